@@ -1,0 +1,81 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/runfacts/runfacts/domain/run"
+)
+
+// Answers about a run as a whole.
+var (
+	// ErrNotFound: no such run.
+	ErrNotFound = errors.New("no such run")
+	// ErrErased: the run was tombstoned; nothing of it can be read or written again.
+	ErrErased = errors.New("the run was erased")
+)
+
+// ConflictError refuses an append whose expected seq is not the stream's end.
+type ConflictError struct {
+	Run      run.ID
+	Expected run.Seq
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("run %s does not end at seq %d", e.Run, e.Expected)
+}
+
+// RefusedError refuses an append for a reason that does not pass: too large
+// for the store, or forbidden.
+type RefusedError struct {
+	Run      run.ID
+	TooLarge bool
+	Err      error
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("append to run %s refused: %v", e.Run, e.Err)
+}
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// UnknownError leaves an append's outcome open: it may be stored, now or later.
+type UnknownError struct {
+	Run run.ID
+	// Answered: the server itself ended the call, on a healthy connection, and
+	// the client lost its reason. It may be a refusal in disguise.
+	Answered bool
+	Err      error
+}
+
+func (e *UnknownError) Error() string {
+	return fmt.Sprintf("append to run %s: outcome unknown: %v", e.Run, e.Err)
+}
+func (e *UnknownError) Unwrap() error { return e.Err }
+
+// UnavailableError: the store could not be asked.
+type UnavailableError struct{ Err error }
+
+func (e *UnavailableError) Error() string { return fmt.Sprintf("store unavailable: %v", e.Err) }
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// TruncatedError: events that once were are gone (somebody set $tb or $maxCount).
+type TruncatedError struct {
+	Run   run.ID
+	First run.Seq // the first that can still be read; 0: not known
+}
+
+func (e *TruncatedError) Error() string {
+	return fmt.Sprintf("run %s was truncated: it starts at seq %d", e.Run, e.First)
+}
+
+// CorruptError: a stored event is not one that Runfacts wrote, or is damaged.
+type CorruptError struct {
+	Run run.ID
+	Seq run.Seq
+	Err error
+}
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("run %s, seq %d: stored event cannot be read: %v", e.Run, e.Seq, e.Err)
+}
+func (e *CorruptError) Unwrap() error { return e.Err }
