@@ -100,4 +100,20 @@ func (o *object) flag(k string, v bool) *object {
 	return o
 }
 
+func (o *object) onlyTrue(k string, v bool) *object {
+	if v {
+		o.flag(k, v)
+	}
+	return o
+}
+
+// foreign writes a member whose key is not ours.
+func (o *object) foreign(k string, v []byte) *object {
+	if len(o.b) > 1 {
+		o.b = append(o.b, ',')
+	}
+	o.b = append(append(appendString(o.b, k), ':'), v...)
+	return o
+}
+
 func (o *object) close() []byte { return append(o.b, '}') }

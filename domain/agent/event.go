@@ -1,0 +1,70 @@
+// Package agent is the runner port: what a runtime reports about its own run.
+//
+// There are seven AgentEvents (protocol section 2), thin on purpose. They carry
+// no authoritative number: producer_seq only lets a producer send again without
+// harm. Decode is strict about what an event means and silent about members
+// that it does not know. Values that are not text are kept to the letter.
+package agent
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Type is the kind of an AgentEvent.
+type Type string
+
+// The seven types.
+const (
+	StateChange Type = "state_change" // never becomes a fact: it proves liveness
+	Delta       Type = "delta"        // an increment of the assistant's message
+	ToolCall    Type = "tool_call"    // a tool starts
+	ToolResult  Type = "tool_result"  // summary of its result
+	Artifact    Type = "artifact"     // metadata of a structured product
+	Done        Type = "done"         // the final answer, whole
+	Error       Type = "error"        // the run failed
+)
+
+// Block types with a meaning of their own; every other one is structured.
+const (
+	Text      = "text"
+	Reasoning = "reasoning"
+)
+
+// Event is one AgentEvent. Which members are set depends on Type, as the
+// comments say; the zero value is no event. Raw values are compact JSON.
+type Event struct {
+	Type Type
+
+	// Of every type, all optional.
+	OccurredAt  time.Time // the runtime's clock, UTC; zero: not given
+	TraceID     string
+	SpanID      string
+	ProducerSeq uint64  // from 1; 0: not numbered
+	Cursor      *string // the runtime's own position after this event
+
+	State string // state_change
+
+	Content   Unicode         // delta: the increment; empty for a structured block
+	BlockType string          // delta: Text, Reasoning or a structured type, never ""
+	Block     json.RawMessage // delta: the structured block's whole value
+
+	ToolName         string          // tool_call, tool_result
+	ToolCallID       string          // tool_call, tool_result: never ""
+	ToolArgs         json.RawMessage // tool_call: {} if absent
+	ParentToolCallID string          // tool_call
+	External         bool            // tool_call: somebody outside will answer
+	ToolResult       json.RawMessage // tool_result
+	IsError          bool            // tool_result
+
+	Artifact json.RawMessage // artifact: an object
+
+	Answer Unicode // done; empty: the runtime gave none
+
+	ErrorCode    string // error
+	ErrorMessage string // error
+	Retryable    bool   // error
+}
+
+// Structured reports whether a delta carries a block in place of text.
+func (e *Event) Structured() bool { return e.BlockType != Text && e.BlockType != Reasoning }

@@ -1,0 +1,34 @@
+package run
+
+// Seal turns candidates into events in their places behind the state's last
+// one, with their checksums and chain, and moves the state's seq and chain
+// there. nonce is random and new for each append; it stands in the first event.
+func (s *State) Seal(candidates []Candidate, nonce string) []Event {
+	events := make([]Event, len(candidates))
+	for i := range candidates {
+		c, e := &candidates[i], &events[i]
+		*e = Event{
+			RunID: s.RunID, Seq: s.LastSeq + 1, Type: c.Type, OccurredAt: c.OccurredAt,
+			AgentID: s.AgentID, Snapshot: s.Snapshot, ThreadID: s.ThreadID,
+			Payload: c.encoded(), SchemaVersion: SchemaVersion,
+			TraceID: c.TraceID, SpanID: c.SpanID, Source: c.Source,
+		}
+		if i == 0 {
+			e.Nonce = nonce
+		}
+		if c.Type == RunStarted {
+			e.RequestChecksum = s.RequestChecksum
+		}
+		e.PayloadChecksum = Checksum(e.Payload)
+		e.ChainChecksum = e.chain(s.chain)
+		s.LastSeq, s.chain = e.Seq, e.ChainChecksum
+	}
+	return events
+}
+
+// Verify recomputes an event's checksums from what is stored, given its
+// predecessor's chain checksum ("" before the first), and reports whether the
+// event is what was sealed.
+func Verify(e *Event, previous string) bool {
+	return e.PayloadChecksum == Checksum(e.Payload) && e.ChainChecksum == e.chain(previous)
+}
