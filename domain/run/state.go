@@ -207,3 +207,8 @@ func (s *State) fold(kind string, p *Payload, at time.Time) {
 		s.message, s.text = "", transcript{} // nothing is decided any more
 	}
 }
+
+// Weight is about what the state takes in memory, in bytes.
+func (s *State) Weight() int {
+	return 1024 + len(s.text.kept) + 256*len(s.calls.byID.base) + 64*len(s.artifacts.base)
+}

@@ -1,0 +1,168 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/runfacts/runfacts/domain/run"
+)
+
+// NotEndedError refuses to erase a run that has not ended.
+type NotEndedError struct{ Run run.ID }
+
+func (e *NotEndedError) Error() string { return fmt.Sprintf("run %s has not ended", e.Run) }
+
+// ExistsError refuses to start a run whose id names another one.
+type ExistsError struct{ Run run.ID }
+
+func (e *ExistsError) Error() string {
+	return fmt.Sprintf("run %s exists and was started by another request", e.Run)
+}
+
+// Summary is where a run stands.
+type Summary struct {
+	RunID       run.ID
+	AgentID     string
+	Runtime     string
+	ThreadID    string
+	Status      run.Status
+	LastSeq     run.Seq
+	StartedAt   time.Time
+	EndedAt     time.Time // zero: not ended
+	Failure     *run.Failure
+	ProducerSeq uint64
+}
+
+// Start commits a run's first event, or finds that the same request has done
+// so before (created is false). It gives up with ctx, when the outcome is
+// unknown. Errors: *ExistsError, ErrErased, *RefusedError, *run.TooLargeError,
+// *UnknownError.
+func (r *Runs) Start(ctx context.Context, s run.Start) (summary Summary, created bool, err error) {
+	state, candidates := run.Begin(s, r.config.Now())
+	if candidates[0].Size(state) > r.config.MaxAppend {
+		return Summary{}, false, &run.TooLargeError{Run: s.ID, Limit: r.config.MaxAppend}
+	}
+	events := state.Seal(candidates, r.config.Nonce())
+	for attempt := 0; ; attempt++ {
+		began := time.Now()
+		err = r.config.Ledger.Append(ctx, s.ID, 0, events)
+		r.config.Observer.Appended(outcome(err), len(events), time.Since(began))
+		var unknown *UnknownError
+		var conflict *ConflictError
+		switch {
+		case err == nil:
+			r.config.Observer.Started()
+			return r.begun(s.ID, state), true, nil
+		case errors.As(err, &conflict):
+			return r.existing(ctx, s, &events[0])
+		case !errors.As(err, &unknown) || !wait(ctx, backoff(attempt)):
+			return Summary{}, false, err
+		}
+	}
+}
+
+// begun keeps the state of a run that was just started.
+func (r *Runs) begun(id run.ID, state *run.State) Summary {
+	recorder, release := r.Use(id)
+	defer release()
+	recorder.mu.Lock()
+	defer recorder.mu.Unlock()
+	if recorder.state == nil && !recorder.writing {
+		recorder.state = state
+	}
+	return summarize(state, "")
+}
+
+// existing answers a start that met a run: it may be its own, from a try whose
+// answer was lost, or an earlier one of the same request.
+func (r *Runs) existing(ctx context.Context, s run.Start, mine *run.Event) (Summary, bool, error) {
+	page, err := r.config.Ledger.Read(ctx, s.ID, 0, Page{Events: 1, Bytes: 1})
+	if err != nil {
+		return Summary{}, false, fmt.Errorf("start run %s: %w", s.ID, err)
+	}
+	created := len(page) > 0 && page[0].EventID() == mine.EventID()
+	if !created && (len(page) == 0 || page[0].RequestChecksum != s.RequestChecksum) {
+		return Summary{}, false, &ExistsError{s.ID}
+	}
+	if created {
+		r.config.Observer.Started()
+	}
+	summary, err := r.Summary(ctx, s.ID, "")
+	return summary, created, err
+}
+
+// Summary returns where the run stands at the leader. Errors: ErrNotFound,
+// ErrErased, *TruncatedError, *CorruptError, *UnavailableError, ErrStopping.
+func (r *Runs) Summary(ctx context.Context, id run.ID, producer string) (Summary, error) {
+	return r.ask(ctx, id, producer, &entry{done: make(chan error, 1)})
+}
+
+// Cancel ends the run as cancelled, unless it has been. Errors as for Summary,
+// and *run.EndedError where it ended otherwise.
+func (r *Runs) Cancel(ctx context.Context, id run.ID, c run.Cancellation) (Summary, error) {
+	return r.ask(ctx, id, "", &entry{cancel: &c, done: make(chan error, 1)})
+}
+
+// ask puts a question to the run's writer and returns the state behind the
+// answer.
+func (r *Runs) ask(ctx context.Context, id run.ID, producer string, e *entry) (Summary, error) {
+	recorder, release := r.Use(id)
+	defer release()
+	if err := recorder.enqueue(ctx, e); err != nil {
+		return Summary{}, err
+	}
+	select {
+	case err := <-e.done:
+		if err != nil {
+			return Summary{}, err
+		}
+	case <-ctx.Done():
+		return Summary{}, &UnavailableError{context.Cause(ctx)}
+	}
+	recorder.mu.Lock()
+	defer recorder.mu.Unlock()
+	if recorder.state == nil {
+		return Summary{}, &UnavailableError{errors.New("the run is being read again")}
+	}
+	return summarize(recorder.state, producer), nil
+}
+
+// Erase tombstones an ended run. Errors as for Summary, *NotEndedError,
+// *UnknownError once ctx has ended.
+func (r *Runs) Erase(ctx context.Context, id run.ID) error {
+	for attempt := 0; ; attempt++ {
+		summary, err := r.Summary(ctx, id, "")
+		if attempt > 0 && errors.Is(err, ErrErased) {
+			return nil // by the try whose answer was lost
+		}
+		if err != nil {
+			return err
+		}
+		if summary.EndedAt.IsZero() {
+			return &NotEndedError{id}
+		}
+		err = r.config.Ledger.Erase(ctx, id, summary.LastSeq)
+		var unknown *UnknownError
+		if err == nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if recorder := r.recorders[id]; recorder != nil {
+				r.drop(recorder)
+			}
+			return nil
+		}
+		if !errors.As(err, &unknown) || !wait(ctx, backoff(attempt)) {
+			return err
+		}
+	}
+}
+
+func summarize(s *run.State, producer string) Summary {
+	return Summary{
+		RunID: s.RunID, AgentID: s.AgentID, Runtime: s.Runtime, ThreadID: s.ThreadID,
+		Status: s.Status(), LastSeq: s.LastSeq, StartedAt: s.StartedAt, EndedAt: s.EndedAt,
+		Failure: s.Failure, ProducerSeq: s.Mark(producer),
+	}
+}

@@ -1,0 +1,138 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/run"
+)
+
+// Receipt is what came of a push. LastSeq and ProducerSeq are the run's, and
+// its producer's mark, at the moment of the answer.
+type Receipt struct {
+	Accepted    int // AgentEvents taken, whether they brought facts or not
+	Duplicates  int // numbers whose facts were committed before
+	LastSeq     run.Seq
+	ProducerSeq uint64
+}
+
+// PushError says which line of a push could not be taken, and why. The lines
+// before it stay taken; those after it are not.
+type PushError struct {
+	Line int // from 1; 0: none in particular
+	Err  error
+}
+
+func (e *PushError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+func (e *PushError) Unwrap() error { return e.Err }
+
+// Push is one producer's AgentEvents on their way into a run, in order: what
+// one request brings. Send and Wait belong to one goroutine.
+type Push struct {
+	recorder *Recorder
+	producer string
+
+	mu         sync.Mutex
+	sent       int
+	settled    int
+	accepted   int
+	duplicates int
+	err        *PushError
+	news       chan struct{} // holds a hint that something was settled
+}
+
+// Push begins a push by a producer; "" is a producer too.
+func (r *Recorder) Push(producer string) *Push {
+	return &Push{recorder: r, producer: producer, news: make(chan struct{}, 1)}
+}
+
+// Send hands over one AgentEvent, which stood on line, and returns when it is
+// queued, not when it is committed. It blocks while the run's queue is full.
+// Errors: *PushError once an event of this push has failed, ctx's, ErrStopping.
+func (p *Push) Send(ctx context.Context, line int, e agent.Event) error {
+	p.mu.Lock()
+	if err := p.err; err != nil {
+		p.mu.Unlock()
+		return err
+	}
+	p.sent++
+	p.mu.Unlock()
+	err := p.recorder.enqueue(ctx, &entry{event: e, push: p, line: line})
+	if err != nil {
+		p.fail(line, err)
+	}
+	return err
+}
+
+// Wait returns once all that was sent is settled: committed, or taken without
+// facts. When ctx ends first the outcome is open: what was not frozen in an
+// append yet is withdrawn, and the error is an *UnknownError.
+// Errors: *PushError around *run.EndedError, *run.GapError, *run.TooLargeError,
+// *RefusedError, *UnknownError, ErrNotFound, ErrErased, ErrStopping and others.
+func (p *Push) Wait(ctx context.Context) (Receipt, error) {
+	for {
+		p.mu.Lock()
+		settled, err := p.settled >= p.sent, p.err
+		p.mu.Unlock()
+		if err != nil {
+			return p.receipt(), err
+		}
+		if settled {
+			return p.receipt(), nil
+		}
+		select {
+		case <-p.news:
+		case <-ctx.Done():
+			p.fail(0, &UnknownError{Run: p.recorder.id, Err: context.Cause(ctx)})
+		}
+	}
+}
+
+func (p *Push) receipt() Receipt {
+	seq, mark := p.recorder.position(p.producer)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return Receipt{Accepted: p.accepted, Duplicates: p.duplicates, LastSeq: seq, ProducerSeq: mark}
+}
+
+func (p *Push) failed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err != nil
+}
+
+func (p *Push) settle(line int, err error) {
+	duplicate := errors.Is(err, run.ErrDuplicate)
+	if err != nil && !duplicate {
+		p.fail(line, err)
+		return
+	}
+	p.mu.Lock()
+	p.settled++
+	if duplicate {
+		p.duplicates++
+	} else {
+		p.accepted++
+	}
+	p.mu.Unlock()
+	p.hint()
+}
+
+func (p *Push) fail(line int, err error) {
+	p.mu.Lock()
+	if p.err == nil {
+		p.err = &PushError{line, err}
+	}
+	p.mu.Unlock()
+	p.hint()
+}
+
+func (p *Push) hint() {
+	select {
+	case p.news <- struct{}{}:
+	default: // one hint is enough
+	}
+}
