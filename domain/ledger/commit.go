@@ -135,7 +135,6 @@ func (r *Recorder) adopt(b *batch) {
 // itself, from an earlier try whose answer was lost: ids tell. The entries that
 // did not get in are decided again.
 func (r *Recorder) reconcile(ctx context.Context, b *batch) []*entry {
-	r.runs.config.Observer.Conflicted()
 	before := r.state.LastSeq
 	stored := 0
 	err := r.readOn(ctx, func(e *run.Event) {

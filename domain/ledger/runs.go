@@ -52,7 +52,6 @@ func outcome(err error) Outcome {
 // Observer is told what happens, for metrics. Its methods must not block.
 type Observer interface {
 	Appended(o Outcome, events int, took time.Duration)
-	Conflicted()
 	Started()
 	Ended(status run.Status)
 }
