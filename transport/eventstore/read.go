@@ -1,0 +1,101 @@
+package eventstore
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+
+	"github.com/EventStore/EventStore-Client-Go/v4/esdb"
+
+	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/run"
+)
+
+// Read implements ledger.Reader.
+func (s *Store) Read(ctx context.Context, id run.ID, after run.Seq, limit ledger.Page) ([]run.Event, error) {
+	if after > math.MaxInt64 {
+		return nil, nil // no stream is as long
+	}
+	stored, err := s.read(ctx, id, esdb.ReadStreamOptions{
+		Direction: esdb.Forwards, From: esdb.Revision(uint64(after)), RequiresLeader: true,
+	}, limit)
+	if err != nil {
+		return nil, readError(err)
+	}
+	if len(stored) == 0 && after == 0 {
+		return nil, &ledger.TruncatedError{Run: id}
+	}
+	events := make([]run.Event, len(stored))
+	for i, one := range stored {
+		if one.Seq != after+1+run.Seq(i) {
+			return nil, &ledger.TruncatedError{Run: id, First: one.Seq}
+		}
+		if events[i], err = decode(id, one); err != nil {
+			return nil, err
+		}
+	}
+	return events, nil
+}
+
+// Last implements ledger.Reader.
+func (s *Store) Last(ctx context.Context, id run.ID) (run.Event, error) {
+	stored, err := s.read(ctx, id, esdb.ReadStreamOptions{
+		Direction: esdb.Backwards, From: esdb.End{}, RequiresLeader: true,
+	}, ledger.Page{Events: 1, Bytes: 1})
+	if err != nil {
+		return run.Event{}, readError(err)
+	}
+	if len(stored) == 0 {
+		return run.Event{}, &ledger.TruncatedError{Run: id}
+	}
+	return decode(id, stored[0])
+}
+
+// read collects a page whole and closes its stream.
+func (s *Store) read(ctx context.Context, id run.ID, options esdb.ReadStreamOptions, limit ledger.Page) ([]run.Stored, error) {
+	select {
+	case s.reading <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-s.reading }()
+	ctx, cancel := context.WithTimeout(atLeader(ctx), readTime)
+	defer cancel()
+	return call(ctx, s.reads, func(c *esdb.Client) ([]run.Stored, error) {
+		stream, err := c.ReadStream(ctx, id.Stream(), options, uint64(limit.Events))
+		if err != nil {
+			return nil, err
+		}
+		defer stream.Close()
+		var page []run.Stored
+		for size := 0; size < limit.Bytes; {
+			e, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return nil, err
+			}
+			one := stored(e.OriginalEvent())
+			page, size = append(page, one), size+len(one.Data)
+		}
+		return page, nil
+	}, nil)
+}
+
+// stored is an event as the run's codec knows it.
+func stored(e *esdb.RecordedEvent) run.Stored {
+	return run.Stored{
+		Seq: run.Seq(e.EventNumber + 1), Type: e.EventType,
+		Data: e.Data, Metadata: e.UserMetadata, Created: e.CreatedDate,
+	}
+}
+
+func decode(id run.ID, s run.Stored) (run.Event, error) {
+	e, err := run.Decode(id, s)
+	if err != nil {
+		return run.Event{}, &ledger.CorruptError{Run: id, Seq: s.Seq, Err: err}
+	}
+	return e, nil
+}
