@@ -1,0 +1,113 @@
+// Package api is the HTTP surface (protocol sections 5 and 6): it decodes a
+// request, calls a room further in, and encodes what came of it. It decides
+// nothing about runs. Every error leaves through one table (problem.go).
+package api
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+	"github.com/rs/zerolog"
+
+	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/run"
+	"github.com/runfacts/runfacts/projection/tail"
+	"github.com/runfacts/runfacts/transport/metrics"
+)
+
+// Config is what the API stands on. All of it must be set, but for CORSOrigins.
+type Config struct {
+	Runs        *ledger.Runs
+	Reader      ledger.Reader
+	Tails       *tail.Tails
+	Metrics     *metrics.Metrics
+	Log         zerolog.Logger
+	NewID       func() run.ID
+	Ready       func() Readiness
+	Patience    time.Duration // how long a request waits for the store
+	CORSOrigins []string      // origins that may read; none: same origin only
+}
+
+// Readiness is what /readyz shows.
+type Readiness struct {
+	Reached bool `json:"store_reached"` // the store has answered since the start
+	Up      bool `json:"store_up"`      // it answered the last time it was asked
+}
+
+// Server answers HTTP requests. Safe for concurrent use.
+type Server struct {
+	config Config
+	echo   *echo.Echo
+
+	draining context.Context // ended by Drain
+	drain    context.CancelFunc
+	spread   atomic.Int64 // the time over which streams end, in nanoseconds
+	streams  atomic.Int64 // open ones
+}
+
+// New returns a Server.
+func New(c Config) *Server {
+	s := &Server{config: c, echo: echo.New()}
+	s.draining, s.drain = context.WithCancel(context.Background())
+	e := s.echo
+	e.HideBanner, e.HidePort = true, true
+	// What a stranger writes into X-Forwarded-For is not an address.
+	e.IPExtractor = echo.ExtractIPDirect()
+	e.HTTPErrorHandler = s.answer
+	e.Use(middleware.RequestID(), middleware.Recover())
+	if len(c.CORSOrigins) > 0 {
+		e.Use(middleware.CORSWithConfig(middleware.CORSConfig{
+			AllowOrigins:  c.CORSOrigins,
+			AllowMethods:  []string{http.MethodGet, http.MethodPost, http.MethodDelete},
+			AllowHeaders:  []string{"Last-Event-ID", echo.HeaderContentType, echo.HeaderAuthorization, echo.HeaderCacheControl},
+			ExposeHeaders: []string{echo.HeaderLocation, echo.HeaderRetryAfter, echo.HeaderXRequestID},
+			MaxAge:        600,
+		}))
+	}
+	runs := e.Group("/api/agent-runs")
+	runs.POST("", s.create)
+	runs.GET("/:run_id", s.summary)
+	runs.DELETE("/:run_id", s.erase)
+	runs.GET("/:run_id/events", s.events)
+	runs.POST("/:run_id/agent-events", s.push)
+	runs.POST("/:run_id/cancel", s.cancel)
+	e.GET("/healthz", func(c echo.Context) error { return s.fresh(c, http.StatusOK, map[string]string{"status": "ok"}) })
+	e.GET("/readyz", s.ready)
+	e.GET("/metrics", echo.WrapHandler(c.Metrics.Handler()))
+	return s
+}
+
+// Handler returns the server as net/http knows it.
+func (s *Server) Handler() http.Handler { return s.echo }
+
+// ready is GET /readyz. An outage of the store after it was first reached shows
+// in the body only: a load balancer that took instances out for it would turn
+// a blip into closed pages.
+func (s *Server) ready(c echo.Context) error {
+	state := struct {
+		Readiness
+		Draining bool `json:"draining"`
+	}{s.config.Ready(), s.draining.Err() != nil}
+	if state.Draining || !state.Reached {
+		return s.fresh(c, http.StatusServiceUnavailable, state)
+	}
+	return s.fresh(c, http.StatusOK, state)
+}
+
+// patience bounds how long a request waits for the store.
+func (s *Server) patience(c echo.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.Request().Context(), s.config.Patience)
+}
+
+// Drain ends what would go on for ever. Pushes stop reading and answer; event
+// streams end, each at a frame boundary, spread over a time that grows with
+// their number up to most: clients that come back all at once would meet the
+// next instance as one wave. It returns at once.
+func (s *Server) Drain(most time.Duration) {
+	s.spread.Store(int64(min(most, time.Duration(s.streams.Load())*20*time.Millisecond)))
+	s.drain()
+}

@@ -1,0 +1,155 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+	"github.com/rs/zerolog"
+
+	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/run"
+)
+
+// problem is an RFC 9457 answer. Code is stable; Detail is for people. Extra
+// members stand beside them.
+type problem struct {
+	Status int
+	Code   string
+	Detail string
+	Extra  map[string]any
+}
+
+func (p *problem) Error() string { return p.Code + ": " + p.Detail }
+
+// with returns p with one more member.
+func (p *problem) with(key string, value any) *problem {
+	if p.Extra == nil {
+		p.Extra = make(map[string]any)
+	}
+	p.Extra[key] = value
+	return p
+}
+
+func (p *problem) MarshalJSON() ([]byte, error) {
+	members := map[string]any{
+		"type": "about:blank", "title": http.StatusText(p.Status), "status": p.Status,
+		"code": p.Code, "detail": p.Detail,
+	}
+	for k, v := range p.Extra {
+		members[k] = v
+	}
+	return json.Marshal(members)
+}
+
+// retryAfter is when a client may try again after an outage, in seconds.
+const retryAfter = 2
+
+// problemOf is the one table from errors to answers. What it does not know is
+// ours, and says nothing to strangers.
+func problemOf(err error) *problem {
+	var (
+		p         *problem
+		push      *ledger.PushError
+		ended     *run.EndedError
+		gap       *run.GapError
+		large     *run.TooLargeError
+		refused   *ledger.RefusedError
+		unknown   *ledger.UnknownError
+		away      *ledger.UnavailableError
+		truncated *ledger.TruncatedError
+		exists    *ledger.ExistsError
+		running   *ledger.NotEndedError
+		syntax    *agent.SyntaxError
+		field     *agent.FieldError
+		http_     *echo.HTTPError
+	)
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.As(err, &push):
+		p = problemOf(push.Err)
+		if push.Line > 0 {
+			p.with("line", push.Line)
+		}
+		return p
+	case errors.As(err, &ended):
+		return (&problem{409, "run_terminal", ended.Error(), nil}).with("run_status", ended.Status)
+	case errors.As(err, &gap):
+		return (&problem{409, "producer_gap", gap.Error(), nil}).with("next_producer_seq", gap.Next)
+	case errors.As(err, &large):
+		return &problem{413, "event_too_large", large.Error(), nil}
+	case errors.As(err, &refused) && refused.TooLarge:
+		return &problem{413, "event_too_large", "the event does not fit one append of the store", nil}
+	case errors.As(err, &refused):
+		return &problem{502, "store_refused", "the store refused the append", nil}
+	case errors.As(err, &unknown):
+		return &problem{503, "store_unavailable", "the outcome is unknown: it may still be committed; compare with producer_seq and send again", nil}
+	case errors.As(err, &away):
+		return &problem{503, "store_unavailable", "the store cannot be reached", nil}
+	case errors.Is(err, ledger.ErrStopping):
+		return &problem{503, "stopping", "this instance is stopping; try another", nil}
+	case errors.Is(err, ledger.ErrNotFound):
+		return &problem{404, "run_not_found", "no such run", nil}
+	case errors.Is(err, ledger.ErrErased):
+		return &problem{410, "run_erased", "the run was erased", nil}
+	case errors.As(err, &truncated):
+		return (&problem{410, "run_truncated", truncated.Error(), nil}).with("first_seq", truncated.First)
+	case errors.As(err, &exists):
+		return &problem{409, "run_exists", exists.Error(), nil}
+	case errors.As(err, &running):
+		return &problem{409, "run_not_ended", running.Error(), nil}
+	case errors.As(err, &syntax):
+		return &problem{400, "invalid_json", syntax.Error(), nil}
+	case errors.As(err, &field):
+		return (&problem{422, "invalid_event", field.Error(), nil}).with("field", field.Field)
+	case errors.As(err, &http_):
+		return ofStatus(http_.Code)
+	}
+	return &problem{500, "internal", "something went wrong on our side", nil}
+}
+
+// ofStatus names the answers that the router gives.
+func ofStatus(status int) *problem {
+	switch status {
+	case http.StatusNotFound:
+		return &problem{status, "not_found", "nothing is here", nil}
+	case http.StatusMethodNotAllowed:
+		return &problem{status, "method_not_allowed", "this cannot be done here", nil}
+	}
+	return &problem{status, "request_refused", http.StatusText(status), nil}
+}
+
+// answer writes err as problem+json; it is echo's error handler, and the one
+// place where errors are logged: a caller's fault at debug, ours at error.
+func (s *Server) answer(err error, c echo.Context) {
+	p := problemOf(err)
+	id := c.Response().Header().Get(echo.HeaderXRequestID)
+	level := zerolog.DebugLevel
+	if p.Status >= 500 {
+		level = zerolog.ErrorLevel
+	}
+	s.config.Log.WithLevel(level).Err(err).Str("request_id", id).Str("run_id", c.Param("run_id")).
+		Str("method", c.Request().Method).Str("route", c.Path()).Int("status", p.Status).Msg("request refused")
+	if c.Response().Committed {
+		return
+	}
+	if id != "" {
+		p.with("request_id", id)
+	}
+	h := c.Response().Header()
+	if p.Status == http.StatusServiceUnavailable {
+		h.Set(echo.HeaderRetryAfter, strconv.Itoa(retryAfter))
+	}
+	h.Set(echo.HeaderCacheControl, "no-store")
+	body, err := json.Marshal(p)
+	if err == nil {
+		err = c.Blob(p.Status, "application/problem+json", body)
+	}
+	if err != nil {
+		s.config.Log.Debug().Err(err).Str("request_id", id).Msg("answer not delivered")
+	}
+}

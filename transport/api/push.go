@@ -1,0 +1,162 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/ledger"
+)
+
+// Bounds of a push, in bytes. A line holds one AgentEvent, whose text may be
+// escaped threefold and still fit one append. An NDJSON body has no limit: it
+// is read only as fast as it is committed.
+const (
+	maxLine  = 4 << 20
+	maxArray = 16 << 20 // an array is held whole, since it is checked whole
+	maxDrain = 8 << 20  // read after a refusal, so that the client hears of it
+)
+
+// receipt is what a push answers, also inside the problem of a failed one.
+type receipt struct {
+	Accepted    int    `json:"accepted"`
+	Duplicates  int    `json:"duplicates"`
+	LastSeq     uint64 `json:"last_seq"`
+	ProducerSeq uint64 `json:"producer_seq"`
+}
+
+// push is POST /api/agent-runs/{id}/agent-events.
+func (s *Server) push(c echo.Context) error {
+	id, err := runID(c)
+	if err != nil {
+		return err
+	}
+	producer, err := producerOf(c)
+	if err != nil {
+		return err
+	}
+	media, _, err := mime.ParseMediaType(c.Request().Header.Get(echo.HeaderContentType))
+	if err != nil || media != "application/x-ndjson" && media != echo.MIMEApplicationJSON {
+		return &problem{http.StatusUnsupportedMediaType, "unsupported_media_type",
+			"send application/x-ndjson, or application/json with an array", nil}
+	}
+	recorder, release := s.config.Runs.Use(id)
+	defer release()
+	p := recorder.Push(producer)
+
+	var failure error
+	if media == echo.MIMEApplicationJSON {
+		failure = s.sendArray(c, p)
+	} else {
+		failure = s.sendLines(c, p)
+	}
+	ctx, cancel := s.patience(c)
+	defer cancel()
+	result, err := p.Wait(ctx)
+	if err == nil && failure == nil && result.Accepted+result.Duplicates == 0 {
+		// Nothing was sent, so nothing was asked: is there such a run?
+		state, err := s.config.Runs.Summary(ctx, id, producer)
+		if err != nil {
+			return err
+		}
+		result.LastSeq, result.ProducerSeq = state.LastSeq, state.ProducerSeq
+	}
+	if err == nil {
+		err = failure // what came before it is settled now
+	}
+	out := receipt{result.Accepted, result.Duplicates, uint64(result.LastSeq), result.ProducerSeq}
+	if err == nil {
+		return s.fresh(c, http.StatusOK, out)
+	}
+	drain(c)
+	return problemOf(err).with("accepted", out.Accepted).with("duplicates", out.Duplicates).
+		with("last_seq", out.LastSeq).with("producer_seq", out.ProducerSeq)
+}
+
+// sendLines hands over each line as it comes. An error is a line that could
+// not be taken; what is behind it is not read.
+func (s *Server) sendLines(c echo.Context, p *ledger.Push) error {
+	control := http.NewResponseController(c.Response())
+	defer context.AfterFunc(s.draining, func() {
+		// An error means that the connection is gone, which ends the reading too.
+		_ = control.SetReadDeadline(time.Now())
+	})()
+	lines := bufio.NewScanner(c.Request().Body)
+	lines.Buffer(make([]byte, 0, 8<<10), maxLine)
+	n := 0
+	for lines.Scan() {
+		n++
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		e, err := agent.Decode(line)
+		if err != nil {
+			return &ledger.PushError{Line: n, Err: err}
+		}
+		s.config.Metrics.Heard(e.Type)
+		if err := p.Send(c.Request().Context(), n, e); err != nil {
+			return nil // Wait tells
+		}
+	}
+	switch err := lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return &ledger.PushError{Line: n + 1, Err: &problem{http.StatusRequestEntityTooLarge, "event_too_large", "the line is larger than 4 MiB", nil}}
+	case err != nil && s.draining.Err() != nil:
+		return ledger.ErrStopping
+	case err != nil:
+		return &ledger.PushError{Line: n + 1, Err: &problem{http.StatusBadRequest, "body_unreadable", "the body ended early", nil}}
+	}
+	return nil
+}
+
+// sendArray decodes all of a JSON array before it hands over any of it. Lines
+// are counted by element.
+func (s *Server) sendArray(c echo.Context, p *ledger.Push) error {
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxArray))
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return &problem{http.StatusRequestEntityTooLarge, "body_too_large", "the array is larger than 16 MiB: send NDJSON", nil}
+	}
+	if err != nil {
+		return &problem{http.StatusBadRequest, "body_unreadable", "the body ended early", nil}
+	}
+	var elements []json.RawMessage
+	if err := json.Unmarshal(body, &elements); err != nil || elements == nil {
+		return &problem{http.StatusBadRequest, "invalid_json", "the body is not a JSON array", nil}
+	}
+	events := make([]agent.Event, len(elements))
+	for i, element := range elements {
+		if events[i], err = agent.Decode(element); err != nil {
+			return &ledger.PushError{Line: i + 1, Err: err}
+		}
+	}
+	for i, e := range events {
+		s.config.Metrics.Heard(e.Type)
+		if err := p.Send(c.Request().Context(), i+1, e); err != nil {
+			return nil // Wait tells
+		}
+	}
+	return nil
+}
+
+// drain reads on for a moment after a refusal. A client that is still sending
+// would otherwise find its connection reset and never see why.
+func drain(c echo.Context) {
+	control := http.NewResponseController(c.Response())
+	if control.SetReadDeadline(time.Now().Add(time.Second)) != nil {
+		return
+	}
+	// Whatever ends the reading, the answer is next.
+	_, _ = io.CopyN(io.Discard, c.Request().Body, maxDrain)
+	_ = control.SetReadDeadline(time.Time{})
+}

@@ -1,0 +1,236 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/run"
+)
+
+// Bounds of what a request may say, in bytes.
+const (
+	maxBody = 4 << 20 // of a create or a cancel; what is stored is bounded by the append
+	maxName = 128     // agent_id, runtime, producer
+	maxText = 256     // thread_id, a cancel's reason
+)
+
+// PushRuntime is the runtime of runs whose events somebody pushes.
+const PushRuntime = "push"
+
+// summary is a run's state as the API shows it.
+type summary struct {
+	RunID       run.ID       `json:"run_id"`
+	AgentID     string       `json:"agent_id"`
+	Runtime     string       `json:"runtime"`
+	ThreadID    string       `json:"thread_id,omitempty"`
+	Status      run.Status   `json:"status"`
+	LastSeq     run.Seq      `json:"last_seq"`
+	StartedAt   string       `json:"started_at"`
+	EndedAt     string       `json:"ended_at,omitempty"`
+	Error       *run.Failure `json:"error,omitempty"`
+	ProducerSeq uint64       `json:"producer_seq"`
+}
+
+func show(s ledger.Summary) summary {
+	out := summary{
+		RunID: s.RunID, AgentID: s.AgentID, Runtime: s.Runtime, ThreadID: s.ThreadID, Status: s.Status,
+		LastSeq: s.LastSeq, StartedAt: stamp(s.StartedAt), Error: s.Failure, ProducerSeq: s.ProducerSeq,
+	}
+	if !s.EndedAt.IsZero() {
+		out.EndedAt = stamp(s.EndedAt)
+	}
+	return out
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(run.TimeFormat) }
+
+// create is POST /api/agent-runs.
+func (s *Server) create(c echo.Context) error {
+	body, err := readBody(c)
+	if err != nil {
+		return err
+	}
+	var in struct {
+		RunID    *string         `json:"run_id"`
+		AgentID  string          `json:"agent_id"`
+		Runtime  string          `json:"runtime"`
+		ThreadID string          `json:"thread_id"`
+		Input    json.RawMessage `json:"input"`
+	}
+	if err := decode(body, &in); err != nil {
+		return err
+	}
+	start := run.Start{AgentID: in.AgentID, Runtime: in.Runtime, ThreadID: in.ThreadID, RequestChecksum: run.Checksum(body)}
+	if in.RunID == nil {
+		start.ID = s.config.NewID()
+	} else if start.ID, err = run.ParseID(*in.RunID); err != nil {
+		return invalid("run_id", err.Error())
+	}
+	switch {
+	case in.AgentID == "":
+		return invalid("agent_id", "agent_id is missing")
+	case len(in.AgentID) > maxName:
+		return invalid("agent_id", "agent_id is too long")
+	case len(in.ThreadID) > maxText:
+		return invalid("thread_id", "thread_id is too long")
+	case in.Runtime != PushRuntime:
+		return &problem{http.StatusUnprocessableEntity, "unknown_agent",
+			"this agent is not configured; only runs with runtime \"push\" can be started without", nil}
+	}
+	if in.Input != nil {
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, in.Input); err != nil {
+			return invalid("input", "input cannot be read")
+		}
+		start.Input = compact.Bytes()
+	}
+	start.Snapshot = run.UnconfiguredSnapshot(start.AgentID, start.Runtime)
+
+	ctx, cancel := s.patience(c)
+	defer cancel()
+	state, created, err := s.config.Runs.Start(ctx, start)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+	}
+	c.Response().Header().Set(echo.HeaderLocation, "/api/agent-runs/"+string(start.ID))
+	return s.fresh(c, status, show(state))
+}
+
+// summary is GET /api/agent-runs/{id}.
+func (s *Server) summary(c echo.Context) error {
+	id, err := runID(c)
+	if err != nil {
+		return err
+	}
+	producer, err := producerOf(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.patience(c)
+	defer cancel()
+	state, err := s.config.Runs.Summary(ctx, id, producer)
+	if err != nil {
+		return err
+	}
+	return s.fresh(c, http.StatusOK, show(state))
+}
+
+// cancel is POST /api/agent-runs/{id}/cancel. A pushed run has no runtime that
+// we could stop: its producer learns of the end on its next push.
+func (s *Server) cancel(c echo.Context) error {
+	id, err := runID(c)
+	if err != nil {
+		return err
+	}
+	body, err := readBody(c)
+	if err != nil {
+		return err
+	}
+	var in struct {
+		Reason string `json:"reason"`
+	}
+	if len(body) > 0 {
+		if err := decode(body, &in); err != nil {
+			return err
+		}
+	}
+	if len(in.Reason) > maxText {
+		return invalid("reason", "reason is too long")
+	}
+	if in.Reason == "" {
+		in.Reason = "requested"
+	}
+	ctx, cancel := s.patience(c)
+	defer cancel()
+	state, err := s.config.Runs.Cancel(ctx, id, run.Cancellation{Reason: in.Reason})
+	if err != nil {
+		return err
+	}
+	return s.fresh(c, http.StatusOK, show(state))
+}
+
+// erase is DELETE /api/agent-runs/{id}.
+func (s *Server) erase(c echo.Context) error {
+	id, err := runID(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.patience(c)
+	defer cancel()
+	if err := s.config.Runs.Erase(ctx, id); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusAccepted)
+}
+
+// fresh answers with what is true now and must not be kept.
+func (s *Server) fresh(c echo.Context, status int, body any) error {
+	c.Response().Header().Set(echo.HeaderCacheControl, "no-store")
+	return c.JSON(status, body)
+}
+
+// runID reads the path. Text that cannot name a run names none.
+func runID(c echo.Context) (run.ID, error) {
+	id, err := run.ParseID(c.Param("run_id"))
+	if err != nil {
+		return "", ledger.ErrNotFound
+	}
+	return id, nil
+}
+
+func producerOf(c echo.Context) (string, error) {
+	producer := c.QueryParam("producer")
+	if len(producer) > maxName || !utf8.ValidString(producer) {
+		return "", invalid("producer", "producer is too long or not UTF-8")
+	}
+	return producer, nil
+}
+
+func readBody(c echo.Context) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, &problem{http.StatusRequestEntityTooLarge, "body_too_large", "the body is larger than 4 MiB", nil}
+	case err != nil:
+		return nil, &problem{http.StatusBadRequest, "body_unreadable", "the body ended early", nil}
+	case !utf8.Valid(body):
+		return nil, &problem{http.StatusBadRequest, "invalid_json", "the body is not UTF-8", nil}
+	}
+	return body, nil
+}
+
+// decode tells what cannot be parsed (400) from what parses and is wrong (422).
+func decode(body []byte, into any) error {
+	err := json.Unmarshal(body, into)
+	var mistyped *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &mistyped) && mistyped.Field != "":
+		return invalid(mistyped.Field, mistyped.Field+" must not be a "+mistyped.Value)
+	case errors.As(err, &mistyped):
+		return invalid("", "the body must be a JSON object")
+	case err != nil:
+		return &problem{http.StatusBadRequest, "invalid_json", err.Error(), nil}
+	}
+	return nil
+}
+
+func invalid(field, detail string) *problem {
+	p := &problem{http.StatusUnprocessableEntity, "invalid_request", detail, nil}
+	if field != "" {
+		p.with("field", field)
+	}
+	return p
+}

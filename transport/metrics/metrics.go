@@ -1,0 +1,127 @@
+// Package metrics counts what the process does, for Prometheus. Labels come
+// from fixed sets: no run, agent or producer becomes a time series.
+package metrics
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/run"
+)
+
+// Metrics implements what the rooms want to be told to. Safe for concurrent use.
+type Metrics struct {
+	registry      *prometheus.Registry
+	started       prometheus.Counter
+	ended         *prometheus.CounterVec
+	heard         *prometheus.CounterVec
+	appends       *prometheus.CounterVec
+	events        prometheus.Counter
+	conflicts     prometheus.Counter
+	appendSeconds prometheus.Histogram
+	viewers       *prometheus.GaugeVec
+	frames        prometheus.Counter
+	writeSeconds  prometheus.Histogram
+	storeUp       prometheus.Gauge
+}
+
+var _ ledger.Observer = (*Metrics)(nil)
+
+// New returns metrics in a registry of their own, with Go's and the process's.
+func New() *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		started: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "runfacts_runs_started_total", Help: "Runs whose run.started this instance committed."}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "runfacts_runs_ended_total", Help: "Runs whose terminal event this instance committed, by state."}, []string{"state"}),
+		heard: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "runfacts_agent_events_total", Help: "AgentEvents received, by type."}, []string{"type"}),
+		appends: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "runfacts_appends_total", Help: "Appends to run streams, by outcome; an unknown one is sent again."}, []string{"outcome"}),
+		events: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "runfacts_events_stored_total", Help: "Canonical events stored."}),
+		conflicts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "runfacts_conflicts_total", Help: "Appends that met another writer, read on and decided again."}),
+		appendSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "runfacts_append_seconds", Help: "From sending an append to its final outcome.", Buckets: seconds}),
+		viewers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "runfacts_viewers", Help: "SSE streams open, by view."}, []string{"view"}),
+		frames: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "runfacts_frames_sent_total", Help: "SSE frames with an event, written to viewers."}),
+		writeSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "runfacts_commit_to_write_seconds", Help: "From the store's commit of an event to its write to a live viewer, by both clocks.", Buckets: seconds}),
+		storeUp: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "runfacts_store_up", Help: "1 while the store answers."}),
+	}
+	m.registry.MustRegister(m.started, m.ended, m.heard, m.appends, m.events, m.conflicts, m.appendSeconds,
+		m.viewers, m.frames, m.writeSeconds, m.storeUp,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, state := range []run.Status{run.Completed, run.Failed, run.Cancelled} {
+		m.ended.WithLabelValues(string(state))
+	}
+	for _, o := range []ledger.Outcome{ledger.Stored, ledger.Conflicted, ledger.Refused, ledger.Unknown} {
+		m.appends.WithLabelValues(string(o))
+	}
+	return m
+}
+
+// seconds spans a fast local disk to a store that is nearly away.
+var seconds = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
+
+// Handler serves the metrics in Prometheus' text format.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// Appended implements ledger.Observer.
+func (m *Metrics) Appended(o ledger.Outcome, events int, took time.Duration) {
+	m.appends.WithLabelValues(string(o)).Inc()
+	if o == ledger.Unknown {
+		return
+	}
+	m.appendSeconds.Observe(took.Seconds())
+	switch o {
+	case ledger.Stored:
+		m.events.Add(float64(events))
+	case ledger.Conflicted:
+		m.conflicts.Inc()
+	}
+}
+
+// Started implements ledger.Observer.
+func (m *Metrics) Started() { m.started.Inc() }
+
+// Ended implements ledger.Observer.
+func (m *Metrics) Ended(status run.Status) { m.ended.WithLabelValues(string(status)).Inc() }
+
+// Heard counts an AgentEvent that arrived, a valid one.
+func (m *Metrics) Heard(t agent.Type) { m.heard.WithLabelValues(string(t)).Inc() }
+
+// Viewing counts a viewer in, and returns the call that counts it out.
+func (m *Metrics) Viewing(view string) (left func()) {
+	g := m.viewers.WithLabelValues(view)
+	g.Inc()
+	return g.Dec
+}
+
+// Sent counts frames that were written to a viewer.
+func (m *Metrics) Sent(frames int) { m.frames.Add(float64(frames)) }
+
+// Lag observes the time from an event's commit to its write to a live viewer.
+func (m *Metrics) Lag(d time.Duration) { m.writeSeconds.Observe(max(d, 0).Seconds()) }
+
+// StoreUp notes whether the store answers.
+func (m *Metrics) StoreUp(up bool) {
+	if up {
+		m.storeUp.Set(1)
+	} else {
+		m.storeUp.Set(0)
+	}
+}
