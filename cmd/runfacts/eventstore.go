@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/runfacts/runfacts/transport/embedded"
+)
+
+// storeFolder is where the embedded node keeps its data, under --data-dir.
+const storeFolder = "eventstore"
+
+type eventstoreCmd struct {
+	Run_  runNodeCmd   `cmd:"" name:"run" default:"withargs" help:"Run the node (the default)."`
+	Check checkNodeCmd `cmd:"" help:"Walk a stopped node's data and verify every event."`
+}
+
+type dataFlags struct {
+	DataDir string `default:"./data" env:"RUNFACTS_DATA_DIR" help:"Folder of the embedded node's data."`
+}
+
+func (d dataFlags) store() string { return filepath.Join(d.DataDir, storeFolder) }
+
+type runNodeCmd struct {
+	dataFlags
+	logFlags
+	Listen         string `default:"127.0.0.1:2113" env:"RUNFACTS_LISTEN" help:"Address to listen on."`
+	InsecureListen bool   `env:"RUNFACTS_INSECURE_LISTEN" help:"Listen beyond loopback although there is no authentication."`
+}
+
+func (c *runNodeCmd) Run(ctx context.Context, s streams) error {
+	if err := checkListen(c.Listen, c.InsecureListen); err != nil {
+		return err
+	}
+	node, err := embedded.Open(embedded.Config{Addr: c.Listen, DataDir: c.store(), Log: c.logger(s)})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.out, "EventStoreDB protocol, without authentication: %s\n", node.ConnectionString())
+	return node.Run(ctx)
+}
+
+type checkNodeCmd struct{ dataFlags }
+
+func (c *checkNodeCmd) Run(s streams) error {
+	report, err := embedded.Check(c.store())
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(s.out, report)
+	return err
+}

@@ -1,0 +1,73 @@
+// Command runfacts makes AI-agent runs into facts: it commits what runtimes
+// report to EventStoreDB and serves what is committed.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// version is set by the linker in releases.
+var version = ""
+
+type cli struct {
+	Serve      serveCmd      `cmd:"" help:"Serve the HTTP API, on an EventStoreDB or on the embedded node."`
+	Eventstore eventstoreCmd `cmd:"" help:"Run the embedded EventStoreDB node alone, for several processes or other clients."`
+	Ready      readyCmd      `cmd:"" help:"Ask a running server whether it is ready; exits 0 if so."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run parses and runs one command, until it is done or ctx ends. It returns
+// the exit code: 0, 1 for a failure, 2 for a command line that is wrong.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var c cli
+	parser, err := kong.New(&c, kong.Name("runfacts"), kong.Writers(stdout, stderr), kong.UsageOnError(),
+		kong.Description("Makes AI-agent runs into facts: committed to EventStoreDB first, served from there."))
+	if err != nil {
+		fmt.Fprintln(stderr, "runfacts:", err)
+		return 1
+	}
+	command, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(stderr, "runfacts: %v\nRun \"runfacts --help\" for the flags.\n", err)
+		return 2
+	}
+	command.BindTo(ctx, (*context.Context)(nil))
+	command.Bind(streams{stdout, stderr})
+	if err := command.Run(); err != nil {
+		fmt.Fprintln(stderr, "runfacts:", err)
+		return 1
+	}
+	return 0
+}
+
+// streams are where commands write.
+type streams struct{ out, err io.Writer }
+
+type versionCmd struct{}
+
+func (versionCmd) Run(s streams) error {
+	v, module := version, ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		module = info.GoVersion
+		if v == "" {
+			v = info.Main.Version
+		}
+	}
+	_, err := fmt.Fprintf(s.out, "runfacts %s (%s)\n", v, module)
+	return err
+}
