@@ -226,8 +226,11 @@ func pushAndWatch(url, id string, start time.Time, events int, pace time.Duratio
 		return err
 	}
 	var took []time.Duration
-	for i := range events {
-		time.Sleep(time.Until(start.Add(time.Duration(i) * pace))) // the load's pace, not a wait for a result
+	<-time.After(time.Until(start))
+	tick := time.NewTicker(pace) // the load's pace
+	defer tick.Stop()
+	for range events {
+		<-tick.C
 		sent := time.Now()
 		if err := push(pushLine("x")); err != nil {
 			return nil, err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -173,7 +174,33 @@ func (d *decoder) unicode(field string, need bool) Unicode {
 	return ""
 }
 
-func (d *decoder) str(field string, need bool) string { return d.unicode(field, need).String() }
+// Bounds of names, in bytes: they stand in every envelope, or come again in
+// what closes a call.
+const (
+	maxName   = 1024
+	maxTrace  = 128
+	maxCursor = 4096
+)
+
+func bound(field string) int {
+	switch field {
+	case "trace_id", "span_id":
+		return maxTrace
+	case "cursor":
+		return maxCursor
+	case "error_message", "url":
+		return math.MaxInt
+	}
+	return maxName
+}
+
+func (d *decoder) str(field string, need bool) string {
+	text := d.unicode(field, need).String()
+	if len(text) > bound(field) {
+		d.fail(field, fmt.Sprintf("must not be longer than %d bytes", bound(field)))
+	}
+	return text
+}
 
 func (d *decoder) filled(field string) string {
 	text := d.str(field, required)

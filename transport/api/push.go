@@ -91,7 +91,7 @@ func (s *Server) sendLines(c echo.Context, p *ledger.Push) error {
 		_ = control.SetReadDeadline(time.Now())
 	})()
 	lines := bufio.NewScanner(c.Request().Body)
-	lines.Buffer(make([]byte, 0, 8<<10), maxLine)
+	lines.Buffer(make([]byte, 0, 2<<10), maxLine)
 	n := 0
 	for lines.Scan() {
 		n++

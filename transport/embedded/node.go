@@ -89,6 +89,7 @@ func (n *Node) Run(ctx context.Context) error {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPing, Timeout: serverPing}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: clientPing, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
+		grpc.NumStreamWorkers(64),
 	)
 	streams.RegisterStreamsServer(rpc, &streamsServer{node: n})
 	serverfeatures.RegisterServerFeaturesServer(rpc, featuresServer{})

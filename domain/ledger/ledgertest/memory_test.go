@@ -1,0 +1,11 @@
+package ledgertest_test
+
+import (
+	"testing"
+
+	"github.com/runfacts/runfacts/domain/ledger/ledgertest"
+)
+
+func TestMemory(t *testing.T) {
+	ledgertest.Run(t, ledgertest.NewMemory(t), "memory")
+}
