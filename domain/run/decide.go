@@ -48,7 +48,8 @@ func (s *State) Decide(e *agent.Event, producer string, now time.Time, limit int
 	if s.Terminal() {
 		return Decision{}, &EndedError{s.RunID, s.Status()}
 	}
-	d := draft{state: s, message: s.message, at: now, trace: e.TraceID, span: e.SpanID, limit: limit}
+	source := &Source{Producer: producer, Seq: e.ProducerSeq, Cursor: e.Cursor}
+	d := draft{state: s, message: s.message, at: now, trace: e.TraceID, span: e.SpanID, source: source, limit: limit}
 	if !e.OccurredAt.IsZero() {
 		d.at = e.OccurredAt
 	}
@@ -69,7 +70,7 @@ func (s *State) Decide(e *agent.Event, producer string, now time.Time, limit int
 		d.add(RunFailed, Payload{Error: &Failure{e.ErrorCode, e.ErrorMessage, e.Retryable}})
 	}
 	if n := len(d.out.Candidates); n > 0 {
-		d.out.Candidates[n-1].Source = &Source{Producer: producer, Seq: e.ProducerSeq, Cursor: e.Cursor}
+		d.out.Candidates[n-1].Source = source
 	}
 	if d.tooLarge || d.size() > limit {
 		return Decision{}, &TooLargeError{s.RunID, limit}
@@ -114,6 +115,7 @@ type draft struct {
 	message     string // the open message's id, as it will be
 	at          time.Time
 	trace, span string
+	source      *Source
 	limit       int
 	tooLarge    bool
 	out         Decision
@@ -268,11 +270,21 @@ func (d *draft) done(e *agent.Event) {
 	}
 	// The deltas hold the whole of their own text, so it may be cut here; an
 	// answer that says something else may not.
-	room := d.limit - d.size() - 2*envelopeSize
-	if whole := p.ContentChecksum == text.checksum(); whole {
-		cut := beginning(p.Content, room)
+	if p.ContentChecksum == text.checksum() {
+		cut := beginning(p.Content, d.room(p))
 		p.Content, p.Truncated = cut, p.Truncated || len(cut) < len(p.Content)
 	}
 	d.add(MessageCompleted, p)
 	d.add(RunCompleted, Payload{MessageID: d.message})
+}
+
+// room is what the append has left for the content of a message.completed, in
+// bytes of JSON, beside all that goes with it.
+func (d *draft) room(p Payload) int {
+	p.Content, p.Truncated = "", true
+	rest := draft{state: d.state, at: d.at, trace: d.trace, span: d.span, out: Decision{Candidates: slices.Clone(d.out.Candidates)}}
+	rest.add(MessageCompleted, p)
+	rest.add(RunCompleted, Payload{MessageID: d.message})
+	rest.out.Candidates[len(rest.out.Candidates)-1].Source = d.source
+	return d.limit - rest.size()
 }
