@@ -125,9 +125,10 @@ func read(stream string, from any, backwards bool, count uint64) *streams.ReadRe
 	case int:
 		so.RevisionOption = &streams.ReadReq_Options_StreamOptions_Revision{Revision: uint64(v)}
 	case string:
-		if v == "start" {
+		switch v {
+		case "start":
 			so.RevisionOption = &streams.ReadReq_Options_StreamOptions_Start{Start: none}
-		} else if v == "end" {
+		case "end":
 			so.RevisionOption = &streams.ReadReq_Options_StreamOptions_End{End: none}
 		}
 	}
@@ -155,9 +156,10 @@ func all(from any, backwards bool, count uint64) *streams.ReadReq {
 	case uint64:
 		ao.AllOption = &streams.ReadReq_Options_AllOptions_Position{Position: &streams.ReadReq_Options_Position{CommitPosition: v, PreparePosition: v}}
 	case string:
-		if v == "start" {
+		switch v {
+		case "start":
 			ao.AllOption = &streams.ReadReq_Options_AllOptions_Start{Start: none}
-		} else if v == "end" {
+		case "end":
 			ao.AllOption = &streams.ReadReq_Options_AllOptions_End{End: none}
 		}
 	}
