@@ -29,10 +29,11 @@ type runNodeCmd struct {
 	InsecureListen bool   `env:"RUNFACTS_INSECURE_LISTEN" help:"Listen beyond loopback although there is no authentication."`
 }
 
+// Validate is called by kong: what is wrong here is a wrong command line.
+func (c *runNodeCmd) Validate() error { return checkListen(c.Listen, c.InsecureListen) }
+
+// Run serves until ctx ends.
 func (c *runNodeCmd) Run(ctx context.Context, s streams) error {
-	if err := checkListen(c.Listen, c.InsecureListen); err != nil {
-		return err
-	}
 	node, err := embedded.Open(embedded.Config{Addr: c.Listen, DataDir: c.store(), Log: c.logger(s)})
 	if err != nil {
 		return err

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+	"github.com/goccy/go-yaml"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asBinary) != "" {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestAWrongCommandLineExitsWith2AndSaysWhy(t *testing.T) {
+	for line, want := range map[string]string{
+		"":                               "serve",
+		"dance":                          "dance",
+		"serve --no-such-flag":           "no-such-flag",
+		"serve --listen 0.0.0.0:0":       "--insecure-listen",
+		"serve --listen :0":              "--insecure-listen",
+		"serve --listen nonsense":        "--listen",
+		"eventstore --listen 10.0.0.1:1": "--insecure-listen",
+		"serve --max-append 5":           "--max-append",
+		"serve --store-patience 0s":      "--store-patience",
+		"serve --log-level loud":         "log-level",
+	} {
+		var out, errs bytes.Buffer
+		if code := run(context.Background(), strings.Fields(line), &out, &errs); code != 2 || !strings.Contains(errs.String()+out.String(), want) {
+			t.Errorf("%q: exit %d, %s", line, code, errs.String())
+		}
+	}
+}
+
+func TestAConnectionStringIsNeverQuoted(t *testing.T) {
+	var out, errs bytes.Buffer
+	code := run(context.Background(), []string{"serve", "--listen", "127.0.0.1:0", "--eventstore", "esdb://admin:s3cret@[bad"}, &out, &errs)
+	if code != 1 || strings.Contains(errs.String(), "s3cret") {
+		t.Errorf("exit %d: %s", code, errs.String())
+	}
+}
+
+func TestVersion(t *testing.T) {
+	var out, errs bytes.Buffer
+	if code := run(context.Background(), []string{"version"}, &out, &errs); code != 0 || !strings.HasPrefix(out.String(), "runfacts ") {
+		t.Errorf("exit %d: %s%s", code, out.String(), errs.String())
+	}
+}
+
+// What the compose file and the image pass to the binary is what it takes: no
+// Docker is needed to know that.
+func TestTheComposeFileSpeaksOurLanguage(t *testing.T) {
+	text, err := os.ReadFile("../../docker/compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var compose struct {
+		Services map[string]struct {
+			Image       string
+			Environment map[string]string
+			Ports       []string
+			Healthcheck struct{ Test []string }
+			Build       struct{ Context, Dockerfile string }
+		}
+	}
+	if err := yaml.Unmarshal(text, &compose); err != nil {
+		t.Fatal(err)
+	}
+	ours, store := compose.Services["runfacts"], compose.Services["eventstore"]
+	for key, value := range ours.Environment {
+		t.Setenv(key, value)
+	}
+	dockerfile, err := os.ReadFile("../../docker/" + strings.TrimPrefix(ours.Build.Dockerfile, "docker/"))
+	if err != nil || !strings.Contains(string(dockerfile), "RUNFACTS_DATA_DIR=/data") || !strings.Contains(string(dockerfile), `CMD ["serve"]`) {
+		t.Errorf("Dockerfile: %v", err)
+	}
+	var c cli
+	parser, err := kong.New(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse([]string{"serve"}); err != nil {
+		t.Fatal(err)
+	}
+	if c.Serve.Eventstore != "esdb://eventstore:2113?tls=false" || c.Serve.Listen != "0.0.0.0:8080" || !c.Serve.InsecureListen {
+		t.Errorf("serve understands %+v", c.Serve)
+	}
+	check := ours.Healthcheck.Test
+	if len(check) < 3 || check[0] != "CMD" {
+		t.Fatalf("health check %v", check)
+	}
+	if _, err := parser.Parse(check[2:]); err != nil {
+		t.Errorf("health check %v: %v", check, err)
+	}
+	for _, port := range append(ours.Ports, store.Ports...) {
+		if !strings.HasPrefix(port, "127.0.0.1:") {
+			t.Errorf("port %s is open to strangers", port)
+		}
+	}
+	if !strings.HasSuffix(store.Image, ":24.6") || store.Environment["EVENTSTORE_INSECURE"] != "true" {
+		t.Errorf("store %+v", store)
+	}
+}
