@@ -196,6 +196,13 @@ func (s *Server) page(c echo.Context, id run.ID, after run.Seq, v view.View, las
 	return nil
 }
 
+// already is news that has come.
+var already = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
 // stream sends frames until the run has ended, the client is gone or the
 // server stops.
 func (s *Server) stream(c echo.Context, id run.ID, after run.Seq, v view.View, last *run.Event) error {
@@ -237,25 +244,24 @@ func (s *Server) stream(c echo.Context, id run.ID, after run.Seq, v view.View, l
 				return nil
 			}
 			alive.Reset(keepAlive)
-		} else {
-			select {
-			case <-more:
-			case <-alive.C:
-				err = out.Write(sse.KeepAlive)
-				alive.Reset(keepAlive)
-			case <-draining:
-				draining = nil
-				leave = time.After(rand.N(time.Duration(s.spread.Load()) + 1))
-			case <-leave:
-				return nil
-			case <-ctx.Done():
-				return nil
-			}
-			if err != nil {
-				break
-			}
+			more = already // a busy stream looks at its other ends as well
 		}
-		batch, more, err = viewer.Next(ctx)
+		select {
+		case <-more:
+		case <-alive.C:
+			err = out.Write(sse.KeepAlive)
+			alive.Reset(keepAlive)
+		case <-draining:
+			draining = nil
+			leave = time.After(rand.N(time.Duration(s.spread.Load()) + 1))
+		case <-leave:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+		if err == nil {
+			batch, more, err = viewer.Next(ctx)
+		}
 	}
 	s.gone(c, err)
 	return nil

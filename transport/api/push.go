@@ -59,7 +59,9 @@ func (s *Server) push(c echo.Context) error {
 	} else {
 		failure = s.sendLines(c, p)
 	}
-	ctx, cancel := s.patience(c)
+	// What was sent is on its way whether the request's context has ended or
+	// not (a body that was cut short ends it), and the receipt is due.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), s.config.Patience)
 	defer cancel()
 	result, err := p.Wait(ctx)
 	if err == nil && failure == nil && result.Accepted+result.Duplicates == 0 {

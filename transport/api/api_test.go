@@ -1,0 +1,315 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/ledger/ledgertest"
+	"github.com/runfacts/runfacts/domain/run"
+	"github.com/runfacts/runfacts/projection/tail"
+	"github.com/runfacts/runfacts/transport/metrics"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// house is the API on a ledger in memory.
+type house struct {
+	t      *testing.T
+	mem    *ledgertest.Memory
+	server *Server
+	url    string
+	client *http.Client
+}
+
+func open(t *testing.T) *house {
+	t.Helper()
+	h := &house{t: t, mem: ledgertest.NewMemory(t), client: &http.Client{Transport: &http.Transport{}}}
+	m := metrics.New()
+	ids := 0
+	runs := ledger.NewRuns(ledger.Config{Ledger: h.mem, MaxAppend: 100_000, Now: time.Now, Observer: m,
+		Nonce: func() string { return strconv.FormatInt(time.Now().UnixNano(), 36) }})
+	tails := tail.New(h.mem, Frame)
+	h.server = New(Config{Runs: runs, Reader: h.mem, Tails: tails, Metrics: m, Log: zerolog.Nop(),
+		NewID: func() run.ID { ids++; return run.ID(fmt.Sprint("run_", ids)) },
+		Ready: func() Readiness { return Readiness{Reached: true, Up: true} }, Patience: 300 * time.Millisecond,
+		CORSOrigins: []string{"https://page.example"}})
+	web := httptest.NewServer(h.server.Handler())
+	h.url = web.URL
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	go func() { done <- runs.Run(ctx) }()
+	go func() { done <- tails.Run(ctx) }()
+	t.Cleanup(func() {
+		h.client.CloseIdleConnections()
+		web.Close()
+		cancel()
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return h
+}
+
+// answer is a response, read whole.
+type answer struct {
+	status int
+	header http.Header
+	text   string
+	fields map[string]any
+}
+
+func (h *house) do(method, path, body string, headers ...string) answer {
+	h.t.Helper()
+	request, err := http.NewRequest(method, h.url+path, strings.NewReader(body))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := h.client.Do(request)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	a := answer{status: response.StatusCode, header: response.Header, text: string(text)}
+	_ = json.Unmarshal(text, &a.fields) // not every answer is an object
+	return a
+}
+
+func (h *house) create() string {
+	h.t.Helper()
+	a := h.do("POST", "/api/agent-runs", `{"agent_id":"a","runtime":"push"}`)
+	if a.status != http.StatusCreated {
+		h.t.Fatalf("%d %s", a.status, a.text)
+	}
+	return "/api/agent-runs/" + a.fields["run_id"].(string)
+}
+
+const ndjson = "application/x-ndjson"
+
+func (h *house) push(path, lines string) answer {
+	h.t.Helper()
+	return h.do("POST", path+"/agent-events", lines, "Content-Type", ndjson)
+}
+
+func TestEveryErrorIsAProblem(t *testing.T) {
+	h := open(t)
+	path := h.create()
+	ended := h.create()
+	h.push(ended, `{"type":"done"}`+"\n")
+	for _, c := range []struct {
+		method, path, body, contentType string
+		status                          int
+		code                            string
+	}{
+		{"GET", "/nothing", "", "", 404, "not_found"},
+		{"GET", "/api/agent-runs", "", "", 405, "method_not_allowed"},
+		{"PUT", path, "", "", 405, "method_not_allowed"},
+		{"GET", "/api/agent-runs/unknown", "", "", 404, "run_not_found"},
+		{"GET", "/api/agent-runs/a%20b", "", "", 404, "run_not_found"},
+		{"POST", "/api/agent-runs", "{", "", 400, "invalid_json"},
+		{"POST", "/api/agent-runs", "\xff", "", 400, "invalid_json"},
+		{"POST", "/api/agent-runs", "[]", "", 422, "invalid_request"},
+		{"POST", "/api/agent-runs", `{"agent_id":3}`, "", 422, "invalid_request"},
+		{"POST", "/api/agent-runs", `{"agent_id":"a","runtime":"langgraph"}`, "", 422, "unknown_agent"},
+		{"POST", "/api/agent-runs", `{"agent_id":"` + strings.Repeat("x", 200) + `","runtime":"push"}`, "", 422, "invalid_request"},
+		{"POST", "/api/agent-runs", strings.Repeat(" ", maxBody+1), "", 413, "body_too_large"},
+		{"POST", "/api/agent-runs", `{"agent_id":"a","runtime":"push","input":"` + strings.Repeat("x", 200_000) + `"}`, "", 413, "event_too_large"},
+		{"POST", path + "/agent-events", "x", "text/plain", 415, "unsupported_media_type"},
+		{"POST", path + "/agent-events", "{}", "application/json", 400, "invalid_json"},
+		{"POST", path + "/agent-events", "null", "application/json", 400, "invalid_json"},
+		{"POST", path + "/agent-events", "{}\n", ndjson, 422, "invalid_event"},
+		{"POST", path + "/agent-events", `{"type":"delta","content":"` + strings.Repeat("x", maxLine) + `"}`, ndjson, 413, "event_too_large"},
+		{"POST", path + "/agent-events?producer=" + strings.Repeat("p", 200), "", ndjson, 422, "invalid_request"},
+		{"POST", path + "/cancel", "{", "", 400, "invalid_json"},
+		{"POST", path + "/cancel", `{"reason":7}`, "", 422, "invalid_request"},
+		{"DELETE", path, "", "", 409, "run_not_ended"},
+		{"POST", ended + "/cancel", "", "", 409, "run_terminal"},
+		{"GET", path + "/events?view=secret", "", "", 422, "invalid_request"},
+		{"GET", path + "/events?after_seq=", "", "", 422, "invalid_cursor"},
+		{"GET", path + "/events?after_seq=2", "", "", 422, "invalid_cursor"},
+	} {
+		a := h.do(c.method, c.path, c.body, "Content-Type", c.contentType)
+		if a.status != c.status || a.fields["code"] != c.code || a.header.Get("Content-Type") != "application/problem+json" ||
+			a.fields["status"] != float64(c.status) || a.fields["request_id"] == nil {
+			t.Errorf("%s %.60s %.40q: %d %.300s, want %d %s", c.method, c.path, c.body, a.status, a.text, c.status, c.code)
+		}
+	}
+}
+
+func TestReceiptsStandInProblemsToo(t *testing.T) {
+	h := open(t)
+	path := h.create()
+	a := h.push(path, `{"type":"delta","content":"a","producer_seq":1}`+"\n\n"+`{"type":"dance"}`+"\n")
+	if a.status != 422 || a.fields["line"] != 3.0 || a.fields["accepted"] != 1.0 || a.fields["producer_seq"] != 1.0 || a.fields["last_seq"] != 3.0 {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	if a := h.push(path, ""); a.status != 200 || a.fields["last_seq"] != 3.0 {
+		t.Errorf("an empty push: %d %s", a.status, a.text)
+	}
+	if a := h.push("/api/agent-runs/unknown", ""); a.status != 404 {
+		t.Errorf("an empty push to nobody: %d %s", a.status, a.text)
+	}
+}
+
+func TestCrossOriginReadersHearErrorsToo(t *testing.T) {
+	h := open(t)
+	path := h.create()
+	h.push(path, `{"type":"done"}`+"\n")
+	for _, target := range []string{path, path + "/events?after_seq=4", path + "/events?after_seq=x", "/api/agent-runs/unknown"} {
+		if got := h.do("GET", target, "", "Origin", "https://page.example").header.Get("Access-Control-Allow-Origin"); got != "https://page.example" {
+			t.Errorf("%s: %q", target, got)
+		}
+		if got := h.do("GET", target, "", "Origin", "https://evil.example").header.Get("Access-Control-Allow-Origin"); got != "" {
+			t.Errorf("%s: a stranger may read: %q", target, got)
+		}
+	}
+	a := h.do("OPTIONS", path+"/events", "", "Origin", "https://page.example", "Access-Control-Request-Method", "GET", "Access-Control-Request-Headers", "last-event-id")
+	if a.status != http.StatusNoContent || !strings.Contains(strings.ToLower(a.header.Get("Access-Control-Allow-Headers")), "last-event-id") {
+		t.Errorf("preflight: %d %v", a.status, a.header)
+	}
+}
+
+func TestAStoreThatIsAway(t *testing.T) {
+	h := open(t)
+	path := h.create()
+	h.mem.Away(true)
+	a := h.do("GET", path+"/events", "")
+	var wait int
+	if _, err := fmt.Sscanf(a.text, "retry: %d\n\n", &wait); a.status != 200 || err != nil || wait < 5000 || wait > 10000 {
+		t.Errorf("an EventSource would give up: %d %q", a.status, a.text)
+	}
+	for what, a := range map[string]answer{
+		"page":    h.do("GET", path+"/events", "", "Accept", "application/json"),
+		"summary": h.do("GET", path, ""),
+		"push":    h.push(path, `{"type":"delta","content":"x","producer_seq":1}`+"\n"),
+		"create":  h.do("POST", "/api/agent-runs", `{"agent_id":"a","runtime":"push"}`),
+	} {
+		if a.status != 503 || a.fields["code"] != "store_unavailable" || a.header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d %s", what, a.status, a.text)
+		}
+	}
+	h.mem.Away(false)
+	// The push may have been stored since; its number says so.
+	for range 20 { // the Recorder asks again in its own time, within a second
+		if a = h.push(path, `{"type":"delta","content":"x","producer_seq":1}`+"\n"); a.status == 200 {
+			break
+		}
+	}
+	if a.status != 200 || a.fields["producer_seq"] != 1.0 {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+}
+
+func TestATruncatedRunSaysWhereItStarts(t *testing.T) {
+	h := open(t)
+	path := h.create()
+	h.push(path, `{"type":"done"}`+"\n")
+	h.mem.Truncate("run_1", 2)
+	for _, accept := range []string{"text/event-stream", "application/json"} {
+		a := h.do("GET", path+"/events", "", "Accept", accept)
+		if a.status != 410 || a.fields["code"] != "run_truncated" || a.fields["first_seq"] != 3.0 {
+			t.Errorf("%s: %d %s", accept, a.status, a.text)
+		}
+	}
+}
+
+func TestPagesAndStreamsVary(t *testing.T) {
+	h := open(t)
+	path := h.create()
+	h.push(path, `{"type":"delta","content":"<b>"}`+"\n"+`{"type":"done"}`+"\n")
+	a := h.do("GET", path+"/events?limit=2&after_seq=1", "", "Accept", "application/json")
+	if a.status != 200 || a.header.Get("Vary") == "" || a.header.Get("Cache-Control") != "no-store" || !strings.Contains(a.text, "<b>") || a.fields["terminal"] != true {
+		t.Errorf("%d %v %s", a.status, a.header, a.text)
+	}
+	for accept, page := range map[string]bool{
+		"": false, "*/*": false, "text/event-stream": false, "application/json": true, "application/json;q=0.9, */*": true,
+		"text/event-stream, application/json": false, "text/html, application/json": true,
+	} {
+		if wantsPage([]string{accept}) != page {
+			t.Errorf("Accept %q: page %v", accept, !page)
+		}
+	}
+}
+
+func TestDrainingEndsStreamsAndPushes(t *testing.T) {
+	h := open(t)
+	path := h.create()
+	response, err := h.client.Get(h.url + path + "/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	reader, writer := io.Pipe()
+	pushed := make(chan answer, 1)
+	go func() {
+		request, err := http.NewRequest("POST", h.url+path+"/agent-events", reader)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		request.Header.Set("Content-Type", ndjson)
+		response, err := h.client.Do(request)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer response.Body.Close()
+		var a answer
+		a.status = response.StatusCode
+		_ = json.NewDecoder(response.Body).Decode(&a.fields) // what is missing shows below
+		pushed <- a
+	}()
+	if _, err := writer.Write([]byte(`{"type":"delta","content":"x","producer_seq":1}` + "\n")); err != nil {
+		t.Fatal(err)
+	}
+	h.server.Drain(time.Second)
+	if _, err := io.ReadAll(response.Body); err != nil {
+		t.Errorf("the stream did not end at a frame: %v", err)
+	}
+	if a := <-pushed; a.status != 503 || a.fields["code"] != "stopping" {
+		t.Errorf("push: %d %v", a.status, a.fields)
+	}
+	writer.Close()
+	if a := h.do("GET", "/readyz", ""); a.status != 503 || a.fields["draining"] != true {
+		t.Errorf("readyz: %d %s", a.status, a.text)
+	}
+}
+
+// FuzzCursor: a cursor is a plain decimal number or refused.
+func FuzzCursor(f *testing.F) {
+	for _, seed := range []string{"0", "7", "-1", "+1", " 1", "1.5", "0x1", "1_0", "9223372036854775807", "9223372036854775808", "٣", "007"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		seq, err := parseCursor(text)
+		plain := text != "" && strings.Trim(text, "0123456789") == ""
+		switch {
+		case err == nil && !plain:
+			t.Errorf("%q was taken for %d", text, seq)
+		case err == nil && strconv.FormatUint(uint64(seq), 10) != strings.TrimLeft(text[:len(text)-1], "0")+text[len(text)-1:]:
+			t.Errorf("%q became %d", text, seq)
+		case err != nil && plain && len(text) < 19:
+			t.Errorf("%q was refused", text)
+		}
+	})
+}
