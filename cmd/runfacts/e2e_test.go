@@ -118,7 +118,7 @@ func (a client) watch(id string, after int) (*sse.Reader, func()) {
 		a.t.Fatal(err)
 	}
 	request.Header.Set("Last-Event-ID", fmt.Sprint(after))
-	response, err := http.DefaultClient.Do(request)
+	response, err := http.DefaultClient.Do(request) //nolint:bodyclose // the caller closes it
 	if err != nil || response.StatusCode != http.StatusOK {
 		a.t.Fatalf("watch %s behind %d: %v, %v", id, after, response, err)
 	}
@@ -231,7 +231,7 @@ func TestTwoInstancesOutliveTheStore(t *testing.T) {
 		status, _ := instances[1].push("shared", line(11))
 		answered <- status
 	}()
-	node = spawn(t, "eventstore", "--listen", port, "--data-dir", data)
+	spawn(t, "eventstore", "--listen", port, "--data-dir", data)
 	if status := <-answered; status != 200 && status != 503 {
 		t.Errorf("a push during the outage: %d", status)
 	}

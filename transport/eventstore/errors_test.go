@@ -1,0 +1,44 @@
+package eventstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// The client wraps its errors or does not, as it happens; only these shapes
+// reach us.
+func TestFaults(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want fault
+	}{
+		{status.Error(codes.Unavailable, "gone"), away},
+		{fmt.Errorf("could not: %w", status.Error(codes.Unavailable, "gone")), away},
+		{&notSentError{errors.New("refused")}, away},
+		{&notSentError{context.DeadlineExceeded}, away},
+		{status.Error(codes.DeadlineExceeded, "late"), late},
+		{context.DeadlineExceeded, late},
+		{context.Canceled, late},
+		{status.Error(codes.Canceled, "we left"), late},
+		{fmt.Errorf("send: %w", io.EOF), cut},
+		{status.Error(codes.FailedPrecondition, "Event stream 'x' is deleted."), deleted},
+		{status.Error(codes.FailedPrecondition, "Delete failed due to WrongExpectedVersion. Stream: x"), conflict},
+		{status.Error(codes.InvalidArgument, "Maximum Append Size of 1048576 Exceeded."), tooLarge},
+		{status.Error(codes.InvalidArgument, "something else"), other},
+		{status.Error(codes.ResourceExhausted, "message too large"), tooLarge},
+		{status.Error(codes.PermissionDenied, "Access Denied"), forbidden},
+		{status.Error(codes.Unauthenticated, "who"), forbidden},
+		{status.Error(codes.Aborted, "Operation timed out"), other},
+		{errors.New("the store's client gave up: unreachable code"), other},
+	} {
+		if got := faultOf(c.err); got != c.want {
+			t.Errorf("%v: %d, want %d", c.err, got, c.want)
+		}
+	}
+}
