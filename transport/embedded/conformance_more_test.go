@@ -228,6 +228,16 @@ func TestAll(t *testing.T) { // wire 2.6
 	if e := s.ours(t, all(at, true, 1), 1); len(e) != 1 || e[0].CommitPosition != got[1].CommitPosition {
 		t.Errorf("[code] backwards is exclusive: %v", e)
 	}
+	for _, name := range []string{"$persistentsubscription-$all::" + s.prefix + "-parked", "$persistentsubscription-$all::" + s.prefix + "-checkpoint"} {
+		s.must(t, name, "any", fresh(1)...)
+	}
+	s.must(t, a, "any", fresh(1)...)
+	if e := s.ours(t, all("end", true, 1), 1); len(e) != 1 || string(e[0].StreamIdentifier.StreamName) != a {
+		t.Errorf("[code] the newest is %v", e)
+	}
+	if e := s.ours(t, all(got[7].CommitPosition+1, false, 100), 100); len(e) != 1 {
+		t.Errorf("[code] %d events behind the tombstone: $all shows what it must hide", len(e))
+	}
 	s.wants(t, "code", all("end", false, 9), "", codes.OK)
 	s.wants(t, "code", all("start", true, 9), "", codes.OK)
 	bad := all(at, false, 1)

@@ -17,7 +17,7 @@ const matchTime = time.Second
 // defaultWindow is the search window where a client names none.
 const defaultWindow = 32
 
-// filter chooses events of $all (wire 4). nil lets everything pass.
+// filter chooses events of $all (wire 4). nil lets everything pass that is not hidden.
 type filter struct {
 	byType   bool // else by stream
 	prefixes []string
@@ -58,7 +58,17 @@ func newFilter(o *streams.ReadReq_Options_FilterOptions, subscription bool) (*fi
 	return f, nil
 }
 
+// hidden reports whether $all never shows a stream (wire 2.6): what the server
+// keeps there for itself.
+func hidden(stream string) bool {
+	return stream == "$epoch-information" || strings.HasPrefix(stream, "$persistentsubscription-$all::") &&
+		(strings.HasSuffix(stream, "-checkpoint") || strings.HasSuffix(stream, "-parked"))
+}
+
 func (f *filter) match(e *store.Event) bool {
+	if hidden(e.Stream) {
+		return false
+	}
 	if f == nil {
 		return true
 	}
@@ -80,9 +90,6 @@ func (f *filter) match(e *store.Event) bool {
 
 // of returns those of a page that pass.
 func (f *filter) of(events []*store.Event) []*store.Event {
-	if f == nil {
-		return events
-	}
 	var passed []*store.Event
 	for _, e := range events {
 		if f.match(e) {
