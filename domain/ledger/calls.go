@@ -100,7 +100,9 @@ func (r *Runs) Summary(ctx context.Context, id run.ID, producer string) (Summary
 }
 
 // Cancel ends the run as cancelled, unless it has been. Errors as for Summary,
-// and *run.EndedError where it ended otherwise.
+// and *run.EndedError where it ended otherwise. An *UnavailableError with a
+// summary beside it means that the end will be recorded once the store answers,
+// unless the process ends before.
 func (r *Runs) Cancel(ctx context.Context, id run.ID, c run.Cancellation) (Summary, error) {
 	return r.ask(ctx, id, "", &entry{cancel: &c, done: make(chan error, 1)})
 }
@@ -113,20 +115,21 @@ func (r *Runs) ask(ctx context.Context, id run.ID, producer string, e *entry) (S
 	if err := recorder.enqueue(ctx, e); err != nil {
 		return Summary{}, err
 	}
+	var err error
 	select {
-	case err := <-e.done:
+	case err = <-e.done:
 		if err != nil {
 			return Summary{}, err
 		}
 	case <-ctx.Done():
-		return Summary{}, &UnavailableError{context.Cause(ctx)}
+		err = &UnavailableError{context.Cause(ctx)}
 	}
 	recorder.mu.Lock()
 	defer recorder.mu.Unlock()
 	if recorder.state == nil {
-		return Summary{}, &UnavailableError{errors.New("the run is being read again")}
+		return Summary{}, errors.Join(err, &UnavailableError{errors.New("the run is being read")})
 	}
-	return summarize(recorder.state, producer), nil
+	return summarize(recorder.state, producer), err
 }
 
 // Erase tombstones an ended run. Errors as for Summary, *NotEndedError,

@@ -208,6 +208,9 @@ func TestAStoreThatIsAway(t *testing.T) {
 			t.Errorf("%s: %d %s", what, a.status, a.text)
 		}
 	}
+	if a := h.do("POST", "/api/agent-runs/unknown/cancel", ""); a.status != 503 {
+		t.Errorf("cancel of a run that nobody knows: %d %s", a.status, a.text)
+	}
 	h.mem.Away(false)
 	// The push may have been stored since; its number says so.
 	for range 20 { // the Recorder asks again in its own time, within a second
@@ -216,6 +219,25 @@ func TestAStoreThatIsAway(t *testing.T) {
 		}
 	}
 	if a.status != 200 || a.fields["producer_seq"] != 1.0 {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+}
+
+func TestACancelThatCannotBeRecordedYetIsAccepted(t *testing.T) {
+	h := open(t)
+	path := h.create()
+	h.mem.Away(true)
+	if a := h.do("POST", path+"/cancel", ""); a.status != 202 || a.fields["status"] != "running" {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	h.mem.Away(false)
+	var a answer
+	for range 20 { // until the Recorder has asked again
+		if a = h.do("POST", path+"/cancel", ""); a.status == 200 {
+			break
+		}
+	}
+	if a.status != 200 || a.fields["status"] != "cancelled" {
 		t.Errorf("%d %s", a.status, a.text)
 	}
 }

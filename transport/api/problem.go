@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -90,6 +91,8 @@ func problemOf(err error) *problem {
 		return &problem{503, "store_unavailable", "the outcome is unknown: it may still be committed; compare with producer_seq and send again", nil}
 	case errors.As(err, &away):
 		return &problem{503, "store_unavailable", "the store cannot be reached", nil}
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled): // while it waited for its turn
+		return &problem{503, "store_unavailable", "the store did not answer in time", nil}
 	case errors.Is(err, ledger.ErrStopping):
 		return &problem{503, "stopping", "this instance is stopping; try another", nil}
 	case errors.Is(err, ledger.ErrNotFound):

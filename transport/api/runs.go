@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -21,6 +22,9 @@ const (
 	maxName = 128     // agent_id, runtime, producer
 	maxText = 256     // thread_id, a cancel's reason
 )
+
+// cancelTime is how long a cancel waits to be recorded before it is only accepted.
+const cancelTime = 5 * time.Second
 
 // PushRuntime is the runtime of runs whose events somebody pushes.
 const PushRuntime = "push"
@@ -152,10 +156,14 @@ func (s *Server) cancel(c echo.Context) error {
 	if in.Reason == "" {
 		in.Reason = "requested"
 	}
-	ctx, cancel := s.patience(c)
+	ctx, cancel := context.WithTimeout(c.Request().Context(), min(cancelTime, s.config.Patience))
 	defer cancel()
 	state, err := s.config.Runs.Cancel(ctx, id, run.Cancellation{Reason: in.Reason})
-	if err != nil {
+	var away *ledger.UnavailableError
+	switch {
+	case errors.As(err, &away) && state.RunID != "":
+		return s.fresh(c, http.StatusAccepted, show(state)) // it waits for the store
+	case err != nil:
 		return err
 	}
 	return s.fresh(c, http.StatusOK, show(state))

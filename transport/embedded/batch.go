@@ -24,10 +24,12 @@ const writeTimeout = 2 * time.Second
 
 // batches is one BatchAppend call: many appends, told apart by correlation id.
 type batches struct {
-	store   *store.Store
-	call    streams.Streams_BatchAppendServer
-	writes  sync.WaitGroup
+	store  *store.Store
+	call   streams.Streams_BatchAppendServer
+	writes sync.WaitGroup
+
 	sending sync.Mutex // one reply at a time
+	ended   bool       // the call is over: nothing may be sent any more
 
 	mu      sync.Mutex
 	pending map[string]*pending // by correlation id, until its one reply
@@ -41,6 +43,7 @@ type pending struct {
 	expected store.Expected
 	ctx      context.Context
 	cancel   context.CancelFunc
+	expiry   func() bool // stops the waiting for the deadline
 	events   []store.Proposed
 	size     int
 }
@@ -48,7 +51,7 @@ type pending struct {
 // BatchAppend implements wire 2.2.
 func (s *streamsServer) BatchAppend(call streams.Streams_BatchAppendServer) error {
 	b := &batches{store: s.node.store, call: call, pending: make(map[string]*pending)}
-	defer b.writes.Wait()
+	defer b.end()
 	for {
 		message, err := call.Recv()
 		if errors.Is(err, io.EOF) {
@@ -59,6 +62,14 @@ func (s *streamsServer) BatchAppend(call streams.Streams_BatchAppendServer) erro
 		}
 		b.take(message)
 	}
+}
+
+// end waits for the replies that are due, and lets no other out.
+func (b *batches) end() {
+	b.writes.Wait()
+	b.sending.Lock()
+	defer b.sending.Unlock()
+	b.ended = true
 }
 
 func (b *batches) take(m *streams.BatchAppendReq) {
@@ -98,6 +109,8 @@ func (b *batches) begin(key string, m *streams.BatchAppendReq) bool {
 	o := m.GetOptions()
 	p := &pending{key: key, id: m.GetCorrelationId(), stream: o.GetStreamIdentifier()}
 	p.ctx, p.cancel = context.WithTimeout(b.call.Context(), allowed(o))
+	// A batch that never becomes final is answered too.
+	p.expiry = context.AfterFunc(p.ctx, func() { b.refuse(p, codes.DeadlineExceeded, "Timeout", &shared.Timeout{}) })
 	b.mu.Lock()
 	b.pending[key] = p
 	b.mu.Unlock()
@@ -125,12 +138,10 @@ func (b *batches) begin(key string, m *streams.BatchAppendReq) bool {
 	case err != nil:
 		b.refuse(p, codes.InvalidArgument, "BadRequest", &shared.BadRequest{Message: err.Error()})
 		return false
-	case p.ctx.Err() != nil:
+	case p.ctx.Err() != nil: // before it was registered, or since
 		b.refuse(p, codes.DeadlineExceeded, "Timeout", &shared.Timeout{})
 		return false
 	}
-	// A batch that never becomes final is answered too.
-	context.AfterFunc(p.ctx, func() { b.refuse(p, codes.DeadlineExceeded, "Timeout", &shared.Timeout{}) })
 	return true
 }
 
@@ -190,10 +201,14 @@ func (b *batches) answer(p *pending, r *streams.BatchAppendResp) {
 	if !mine {
 		return
 	}
+	p.expiry()
 	p.cancel()
 	r.CorrelationId, r.StreamIdentifier = p.id, p.stream
 	b.sending.Lock()
 	defer b.sending.Unlock()
+	if b.ended {
+		return
+	}
 	// If it cannot be sent the call is over, and its loop knows.
 	_ = b.call.Send(r)
 }
