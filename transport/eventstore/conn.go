@@ -25,6 +25,11 @@ type conn struct {
 	calls   sync.WaitGroup // dialing and calls
 }
 
+// BUG(eventstore): A call that got its session just before another call found
+// the connection broken makes the client connect anew by itself, and the client
+// then forgets to close the broken connection. It stays idle, with some 20 kB,
+// until the process ends: 24 of them were left by 600 cuts under load.
+
 // session is one client and who uses it. A client may only be closed once
 // nobody does, since it would panic.
 type session struct {
