@@ -49,9 +49,9 @@ func (r *Recorder) commit(ctx context.Context, b *batch) []*entry {
 		if n := b.first(); n < len(b.events) {
 			return r.alone(ctx, b, n)
 		}
-		failAll(b.entries, err)
+		settleAll(b.entries, err)
 	default: // erased, or the process ends with the outcome unknown
-		failAll(b.entries, err)
+		settleAll(b.entries, err)
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func (r *Recorder) alone(ctx context.Context, b *batch, n int) []*entry {
 	case err == nil || errors.As(err, &conflict):
 		return r.reconcile(ctx, b)
 	default:
-		failAll(small.entries, err)
+		settleAll(small.entries, err)
 		return rest
 	}
 }
@@ -123,12 +123,10 @@ func (r *Recorder) adopt(b *batch) {
 	r.state.Adopt(b.fork)
 	status := r.state.Status()
 	r.mu.Unlock()
-	for _, e := range b.entries {
-		e.settle(nil)
-	}
-	if ended {
+	if ended { // counted before anybody hears of it
 		r.runs.config.Observer.Ended(status)
 	}
+	settleAll(b.entries, nil)
 }
 
 // reconcile reads on after a conflict. What is in the stream may be the batch
@@ -147,16 +145,14 @@ func (r *Recorder) reconcile(ctx context.Context, b *batch) []*entry {
 		r.forget()
 	}
 	if err != nil {
-		failAll(b.entries, err)
+		settleAll(b.entries, err)
 		return nil
-	}
-	within, beyond := b.upTo(stored)
-	for _, e := range within {
-		e.settle(nil)
 	}
 	if stored == len(b.events) && b.fork.Terminal() {
 		r.runs.config.Observer.Ended(r.state.Status())
 	}
+	within, beyond := b.upTo(stored)
+	settleAll(within, nil)
 	return beyond
 }
 

@@ -55,7 +55,7 @@ func (e *entry) settle(err error) {
 	}
 }
 
-func failAll(work []*entry, err error) {
+func settleAll(work []*entry, err error) {
 	for _, e := range work {
 		e.settle(err)
 	}

@@ -91,7 +91,7 @@ func (r *Recorder) take(work []*entry) ([]*entry, bool) {
 func (r *Recorder) abandon(work []*entry) {
 	for more := true; more; {
 		work, more = r.take(work)
-		failAll(work, ErrStopping)
+		settleAll(work, ErrStopping)
 		work = nil
 	}
 }
@@ -111,7 +111,7 @@ func (r *Recorder) write(ctx context.Context) {
 		}
 		if r.state == nil {
 			if err := r.readOn(ctx, nil); err != nil {
-				failAll(work, err)
+				settleAll(work, err)
 				work = nil
 				continue
 			}
@@ -154,7 +154,7 @@ func (r *Recorder) prepare(ctx context.Context, work []*entry) (*batch, []*entry
 		}
 		if !looked && r.outdated(e, err) {
 			if err := r.readOn(ctx, nil); err != nil {
-				failAll(work, err)
+				settleAll(work, err)
 				return nil, nil
 			}
 			looked = true

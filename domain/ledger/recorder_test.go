@@ -145,6 +145,8 @@ func TestPushIsCommittedInOrder(t *testing.T) {
 	if got := h.text(t, id); got != "ab" {
 		t.Errorf("text %q", got)
 	}
+	h.counts.mu.Lock()
+	defer h.counts.mu.Unlock()
 	if h.counts.ended[run.Completed] != 1 {
 		t.Errorf("ended %v", h.counts.ended)
 	}
