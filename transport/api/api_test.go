@@ -335,3 +335,24 @@ func FuzzCursor(f *testing.F) {
 		}
 	})
 }
+
+func TestMetricsTellWhatHappened(t *testing.T) {
+	h := open(t)
+	path := h.create()
+	h.push(path, `{"type":"state_change","state":"x"}`+"\n"+`{"type":"done"}`+"\n")
+	h.do("GET", path+"/events", "")
+	text := h.do("GET", "/metrics", "").text
+	for _, want := range []string{
+		"runfacts_runs_started_total 1\n", `runfacts_runs_ended_total{state="completed"} 1` + "\n",
+		`runfacts_agent_events_total{type="state_change"} 1` + "\n", `runfacts_appends_total{outcome="stored"} 2` + "\n",
+		"runfacts_conflicts_total 0\n", "runfacts_append_seconds_count 2\n", `runfacts_viewers{view="client"} 0` + "\n",
+		"runfacts_frames_sent_total 4\n", "runfacts_commit_to_write_seconds_count 0\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	if strings.Contains(text, "run_1") {
+		t.Error("a run has become a label")
+	}
+}
