@@ -14,8 +14,10 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
 	runs "github.com/runfacts/runfacts/domain/run"
+	"github.com/runfacts/runfacts/domain/supervisor"
 	"github.com/runfacts/runfacts/projection/tail"
 	"github.com/runfacts/runfacts/transport/api"
 	"github.com/runfacts/runfacts/transport/embedded"
@@ -23,12 +25,21 @@ import (
 	"github.com/runfacts/runfacts/transport/metrics"
 )
 
-// Shutdown takes at most 10 s in all: event streams end within the first part,
-// requests within the second, the rest is for what is behind them.
+// Shutdown takes at most --drain and 5 s more, 10 s in all by default: event
+// streams end within the first of these; owned runs finish within --drain, or are
+// stopped behind it; the rest is for what is further in.
 const (
-	drainStreams  = 4 * time.Second
-	drainRequests = 7 * time.Second
+	drainStreams = 4 * time.Second
+	drainRuns    = 4 * time.Second // beyond --drain
 )
+
+// pushLeases is how many leases a pushed run may be silent, if nothing else is
+// said: a producer waits for models and tools, and knows nothing of heartbeats.
+const pushLeases = 4
+
+// bytesPerWatched bounds what an open run takes in a heartbeat, which names all
+// that an instance answers for and must fit one append.
+const bytesPerWatched = 70
 
 type serveCmd struct {
 	dataFlags
@@ -38,6 +49,14 @@ type serveCmd struct {
 	Eventstore     string        `env:"RUNFACTS_EVENTSTORE" placeholder:"esdb://…" help:"Connection string of an EventStoreDB; empty: the embedded node."`
 	MaxAppend      int           `default:"1000000" env:"RUNFACTS_MAX_APPEND" help:"Bytes of one append; lower it with the cluster's MaxAppendSize."`
 	StorePatience  time.Duration `default:"10s" env:"RUNFACTS_STORE_PATIENCE" help:"How long a request waits for the store before it answers 503."`
+	Config         string        `env:"RUNFACTS_CONFIG" placeholder:"runfacts.yaml" help:"File that configures agents."`
+	Demo           bool          `env:"RUNFACTS_DEMO" help:"Add an agent to look around with: demo_agent."`
+	Lease          time.Duration `default:"15s" env:"RUNFACTS_LEASE" help:"An instance silent this long is taken for dead, and its runs are ended."`
+	PushLease      time.Duration `env:"RUNFACTS_PUSH_LEASE" help:"A pushed run whose producers are silent this long is ended; 0: four leases."`
+	Drain          time.Duration `default:"5s" env:"RUNFACTS_DRAIN" help:"How long owned runs may go on after SIGTERM."`
+	MaxRuns        int           `default:"64" env:"RUNFACTS_MAX_RUNS" help:"Runs driven at once."`
+	MaxQueue       int           `default:"256" env:"RUNFACTS_MAX_QUEUE" help:"Runs started that wait for their turn; beyond them a start is refused."`
+	QueueTime      time.Duration `default:"1m" env:"RUNFACTS_QUEUE_TIME" help:"How long a run may wait for its turn."`
 	CORSOrigin     []string      `name:"cors-origin" env:"RUNFACTS_CORS_ORIGIN" help:"Origins that may read from a browser; repeat or separate by commas."`
 }
 
@@ -53,6 +72,18 @@ func (c *serveCmd) Validate() error {
 	if c.StorePatience <= 0 {
 		faults = append(faults, fmt.Errorf("--store-patience must be positive, not %s", c.StorePatience))
 	}
+	if c.Lease < 500*time.Millisecond {
+		faults = append(faults, fmt.Errorf("--lease must be at least 500ms, not %s", c.Lease))
+	}
+	if c.PushLease != 0 && c.PushLease < c.Lease {
+		faults = append(faults, fmt.Errorf("--push-lease must be 0 or at least the lease, not %s", c.PushLease))
+	}
+	if c.Drain < 0 {
+		faults = append(faults, fmt.Errorf("--drain must not be negative, not %s", c.Drain))
+	}
+	if c.MaxRuns < 1 || c.MaxQueue < 0 || c.QueueTime <= 0 {
+		faults = append(faults, errors.New("--max-runs and --queue-time must be positive, --max-queue must not be negative"))
+	}
 	return errors.Join(faults...)
 }
 
@@ -61,6 +92,10 @@ func (c *serveCmd) Validate() error {
 // client, then the embedded node.
 func (c *serveCmd) Run(ctx context.Context, s streams) (err error) {
 	log := c.logger(s)
+	agents, err := c.agents(ctx, log)
+	if err != nil {
+		return err
+	}
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return err
@@ -76,13 +111,29 @@ func (c *serveCmd) Run(ctx context.Context, s streams) (err error) {
 		url = node.ConnectionString()
 		defer supervise(&err, func(ctx context.Context) error { return node.Run(ctx) })()
 	}
-	m := metrics.New()
 	store, err := eventstore.Open(eventstore.Config{ConnectionString: url, Log: log})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	return c.serve(ctx, listener, store, m, log)
+	return c.serve(ctx, listener, store, agents, log)
+}
+
+// agents returns what is configured.
+func (c *serveCmd) agents(ctx context.Context, log zerolog.Logger) (agents []supervisor.Agent, err error) {
+	if c.Config != "" {
+		if agents, err = readAgents(ctx, c.Config, log); err != nil {
+			return nil, err
+		}
+	}
+	if c.Demo {
+		demo, err := demoAgent(ctx, log)
+		if err != nil {
+			return nil, err
+		}
+		agents = append(agents, demo)
+	}
+	return agents, nil
 }
 
 // supervise starts a long-running part and returns the call that ends it and
@@ -97,12 +148,30 @@ func supervise(into *error, part func(context.Context) error) (end func()) {
 	}
 }
 
-func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *eventstore.Store, m *metrics.Metrics, log zerolog.Logger) error {
-	work := ledger.NewRuns(ledger.Config{Ledger: store, MaxAppend: c.MaxAppend, Now: time.Now, Nonce: nonce, Observer: m})
+func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *eventstore.Store, agents []supervisor.Agent, log zerolog.Logger) error {
+	instance := newName("instance_")
+	log = log.With().Str("instance", instance).Logger()
+	m := metrics.New()
+	seen := &observer{metrics: m, log: log}
+	pushLease := c.PushLease
+	if pushLease == 0 {
+		pushLease = pushLeases * c.Lease
+	}
+	leases := lease.New(lease.Config{
+		Side: store, Instance: instance, Lease: c.Lease, PushLease: pushLease,
+		Most: c.MaxAppend / bytesPerWatched, Now: time.Now, Observer: seen,
+	})
+	seen.leases = leases
+	work := ledger.NewRuns(ledger.Config{Ledger: store, MaxAppend: c.MaxAppend, Now: time.Now, Nonce: nonce, Observer: seen})
+	owner := supervisor.New(supervisor.Config{
+		Runs: work, Follower: store, Side: store, Watch: leases, Observer: seen, Agents: agents, Instance: instance,
+		MaxRuns: c.MaxRuns, MaxQueue: c.MaxQueue, QueueTime: c.QueueTime,
+	})
+	m.Own(owner.Counts, leases.Holds)
 	tails := tail.New(store, api.Frame)
 	watch := &watch{store: store, metrics: m, log: log}
 	server := api.New(api.Config{
-		Runs: work, Reader: store, Tails: tails, Metrics: m, Log: log, NewID: newID,
+		Runs: work, Supervisor: owner, Reader: store, Tails: tails, Metrics: m, Log: log, NewID: func() runs.ID { return runs.ID(newName("run_")) },
 		Ready: watch.ready, Patience: c.StorePatience, CORSOrigins: c.CORSOrigin,
 	})
 	web := &http.Server{
@@ -117,6 +186,8 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 	parts, inner := errgroup.WithContext(inner)
 	parts.Go(func() error { return work.Run(inner) })
 	parts.Go(func() error { return tails.Run(inner) })
+	parts.Go(func() error { return owner.Run(inner) })
+	parts.Go(func() error { return leases.Run(inner, owner) })
 	parts.Go(func() error { return watch.Run(inner) })
 	parts.Go(func() error {
 		if err := web.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -132,12 +203,18 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 	}
 	log.Info().Msg("stopping")
 	server.Drain(drainStreams)
-	bound, cancel := context.WithTimeout(context.Background(), drainRequests)
+	bound, cancel := context.WithTimeout(context.Background(), c.Drain+drainRuns)
 	defer cancel()
+	var drained errgroup.Group
+	drained.Go(func() error {
+		owner.Drain(bound, c.Drain)
+		return nil
+	})
 	if err := web.Shutdown(bound); err != nil {
 		log.Warn().Err(err).Msg("requests cut")
 		_ = web.Close() // what it could say, Shutdown has said
 	}
+	_ = drained.Wait() // it has no error
 	stop()
 	return parts.Wait()
 }
@@ -149,9 +226,9 @@ func nonce() string {
 	return hex.EncodeToString(b[:])
 }
 
-// newID names a run that came without a name. Version 7 keeps the ids of one
-// day together in an operator's listing.
-func newID() runs.ID {
+// newName names a run that came without a name, or this process. Version 7 keeps
+// the names of one day together in an operator's listing.
+func newName(prefix string) string {
 	id := uuid.Must(uuid.NewV7())
-	return runs.ID("run_" + hex.EncodeToString(id[:]))
+	return prefix + hex.EncodeToString(id[:])
 }

@@ -21,13 +21,13 @@ func newBatch(state *run.State) *batch { return &batch{fork: state.Fork()} }
 // decide judges e behind what the batch holds already.
 func (b *batch) decide(e *entry, received map[string]uint64, c Config) (run.Decision, error) {
 	switch {
-	case e.cancel != nil:
-		if b.fork.Status() == run.Cancelled {
-			return run.Decision{}, nil // cancelled already: as wished
-		}
-		return b.fork.Cancel(*e.cancel, c.Now())
+	case e.act != nil:
+		return e.act(b.fork)
 	case e.push == nil:
 		return run.Decision{}, nil
+	}
+	if err := b.fork.MayWrite(e.push.epoch); err != nil && !b.fork.Terminal() {
+		return run.Decision{}, err
 	}
 	producer := e.push.producer
 	if err := b.fork.Admit(producer, e.event.ProducerSeq, received[producer]); err != nil {

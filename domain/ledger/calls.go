@@ -33,6 +33,9 @@ type Summary struct {
 	EndedAt     time.Time // zero: not ended
 	Failure     *run.Failure
 	ProducerSeq uint64
+	Owner       string  // the instance that drives it; "": the run is pushed
+	Epoch       uint64  // the owner's; 0: the run is pushed
+	Cursor      *string // the runtime's position after what is recorded; nil: none given
 }
 
 // Start commits a run's first event, or finds that the same request has done
@@ -99,12 +102,50 @@ func (r *Runs) Summary(ctx context.Context, id run.ID, producer string) (Summary
 	return r.ask(ctx, id, producer, &entry{done: make(chan error, 1)})
 }
 
-// Cancel ends the run as cancelled, unless it has been. Errors as for Summary,
-// and *run.EndedError where it ended otherwise. An *UnavailableError with a
+// Cancel ends the run as cancelled, unless it has been. epoch is that of the
+// owner that asks; 0: somebody else does. Errors as for Summary,
+// *run.EndedError where it ended otherwise, *run.FencedError. An *UnavailableError with a
 // summary beside it means that the end will be recorded once the store answers,
 // unless the process ends before.
-func (r *Runs) Cancel(ctx context.Context, id run.ID, c run.Cancellation) (Summary, error) {
-	return r.ask(ctx, id, "", &entry{cancel: &c, done: make(chan error, 1)})
+func (r *Runs) Cancel(ctx context.Context, id run.ID, epoch uint64, c run.Cancellation) (Summary, error) {
+	return r.act(ctx, id, func(s *run.State) (run.Decision, error) {
+		if s.Status() == run.Cancelled {
+			return run.Decision{}, nil // cancelled already: as wished
+		}
+		if epoch != 0 && !s.Terminal() {
+			if err := s.MayWrite(epoch); err != nil {
+				return run.Decision{}, err
+			}
+		}
+		return s.Cancel(c, r.config.Now())
+	})
+}
+
+// Lose ends the run as lost, if it still ends where its observer saw it end
+// (e.LastSeq): otherwise somebody lives who writes it, and the answer is a
+// *ConflictError. Errors as for Summary, *run.EndedError.
+func (r *Runs) Lose(ctx context.Context, id run.ID, e run.Evidence) (Summary, error) {
+	return r.act(ctx, id, func(s *run.State) (run.Decision, error) {
+		if s.LastSeq != e.LastSeq {
+			return run.Decision{}, &ConflictError{id, e.LastSeq}
+		}
+		return s.Lose(e, r.config.Now())
+	})
+}
+
+// Resume makes owner the run's owner, in the next epoch, under the same
+// condition and with the same errors as Lose.
+func (r *Runs) Resume(ctx context.Context, id run.ID, owner string, e run.Evidence) (Summary, error) {
+	return r.act(ctx, id, func(s *run.State) (run.Decision, error) {
+		if s.LastSeq != e.LastSeq {
+			return run.Decision{}, &ConflictError{id, e.LastSeq}
+		}
+		return s.Resume(owner, e, r.config.Now())
+	})
+}
+
+func (r *Runs) act(ctx context.Context, id run.ID, a act) (Summary, error) {
+	return r.ask(ctx, id, "", &entry{act: a, done: make(chan error, 1)})
 }
 
 // ask puts a question to the run's writer and returns the state behind the
@@ -167,5 +208,6 @@ func summarize(s *run.State, producer string) Summary {
 		RunID: s.RunID, AgentID: s.AgentID, Runtime: s.Runtime, ThreadID: s.ThreadID,
 		Status: s.Status(), LastSeq: s.LastSeq, StartedAt: s.StartedAt, EndedAt: s.EndedAt,
 		Failure: s.Failure, ProducerSeq: s.Mark(producer),
+		Owner: s.Owner, Epoch: s.Epoch, Cursor: s.Cursor,
 	}
 }

@@ -121,10 +121,12 @@ func (r *Recorder) adopt(b *batch) {
 	r.mu.Lock()
 	ended := !r.state.Terminal() && b.fork.Terminal()
 	r.state.Adopt(b.fork)
-	status := r.state.Status()
+	status, last, owned := r.state.Status(), r.state.LastSeq, r.state.Owner != ""
 	r.mu.Unlock()
 	if ended { // counted before anybody hears of it
-		r.runs.config.Observer.Ended(status)
+		r.runs.config.Observer.Ended(r.id, owned, status)
+	} else if !owned {
+		r.runs.config.Observer.Heard(r.id, last, true)
 	}
 	settleAll(b.entries, nil)
 }
@@ -149,7 +151,7 @@ func (r *Recorder) reconcile(ctx context.Context, b *batch) []*entry {
 		return nil
 	}
 	if stored == len(b.events) && b.fork.Terminal() {
-		r.runs.config.Observer.Ended(r.state.Status())
+		r.runs.config.Observer.Ended(r.id, r.state.Owner != "", r.state.Status())
 	}
 	within, beyond := b.upTo(stored)
 	settleAll(within, nil)

@@ -5,15 +5,19 @@ import (
 	"github.com/runfacts/runfacts/domain/run"
 )
 
+// act decides what somebody does to a run who is not its runtime: cancels it,
+// closes it, takes it over. No facts and no error: it is as wished already.
+type act func(*run.State) (run.Decision, error)
+
 // entry is one thing that waits for a run's Recorder: an AgentEvent of a push,
-// a cancel, or the wish to see the state as the leader has it (neither).
+// an act, or the wish to see the state as the leader has it (neither).
 type entry struct {
-	event  agent.Event
-	push   *Push // nil: not an AgentEvent
-	line   int
-	whole  bool // its half surrogate waits no longer
-	cancel *run.Cancellation
-	done   chan error // for what is not an AgentEvent; holds the one answer
+	event agent.Event
+	push  *Push // nil: not an AgentEvent
+	line  int
+	whole bool // its half surrogate waits no longer
+	act   act
+	done  chan error // for what is not an AgentEvent; holds the one answer
 
 	last int // in a batch: the index of the last event that holds its facts
 }
@@ -29,11 +33,11 @@ func (e *entry) size() int {
 func (e *entry) dropped() bool { return e.push != nil && !e.whole && e.push.failed() }
 
 // looks reports whether the entry only wants to see the leader's state.
-func (e *entry) looks() bool { return e.push == nil && e.cancel == nil }
+func (e *entry) looks() bool { return e.push == nil && e.act == nil }
 
 // ends reports whether the entry may end the run.
 func (e *entry) ends() bool {
-	return e.cancel != nil || e.event.Type == agent.Done || e.event.Type == agent.Error
+	return e.act != nil || e.event.Type == agent.Done || e.event.Type == agent.Error
 }
 
 func (e *entry) producer() string {

@@ -17,7 +17,7 @@ var (
 
 // ConflictError refuses an append whose expected seq is not the stream's end.
 type ConflictError struct {
-	Run      run.ID
+	Run      run.ID // "": a side stream
 	Expected run.Seq
 }
 

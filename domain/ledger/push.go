@@ -34,6 +34,8 @@ func (e *PushError) Unwrap() error { return e.Err }
 type Push struct {
 	recorder *Recorder
 	producer string
+	epoch    uint64 // of the owner that drives the run; 0: the run is pushed
+	broken   chan struct{}
 
 	mu         sync.Mutex
 	sent       int
@@ -46,8 +48,20 @@ type Push struct {
 
 // Push begins a push by a producer; "" is a producer too.
 func (r *Recorder) Push(producer string) *Push {
-	return &Push{recorder: r, producer: producer, news: make(chan struct{}, 1)}
+	return r.drive(producer, 0)
 }
+
+// Drive begins what the run's owner reports of its runtime. It is fenced: once
+// the run is in another epoch nothing more of it is taken (*run.FencedError).
+func (r *Recorder) Drive(epoch uint64) *Push { return r.drive("", epoch) }
+
+func (r *Recorder) drive(producer string, epoch uint64) *Push {
+	return &Push{recorder: r, producer: producer, epoch: epoch, broken: make(chan struct{}), news: make(chan struct{}, 1)}
+}
+
+// Broken is closed once an event of this push has failed: nothing more will be
+// taken.
+func (p *Push) Broken() <-chan struct{} { return p.broken }
 
 // Send hands over one AgentEvent, which stood on line, and returns when it is
 // queued, not when it is committed. It blocks while the run's queue is full.
@@ -125,6 +139,7 @@ func (p *Push) fail(line int, err error) {
 	p.mu.Lock()
 	if p.err == nil {
 		p.err = &PushError{line, err}
+		close(p.broken)
 	}
 	p.mu.Unlock()
 	p.hint()

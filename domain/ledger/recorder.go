@@ -179,6 +179,9 @@ func (r *Recorder) outdated(e *entry, err error) bool {
 
 // settle answers an entry that brings no facts now.
 func (r *Recorder) settle(e *entry, d run.Decision, err error) {
+	if errors.Is(err, run.ErrDuplicate) && r.state.Owner == "" && !r.state.Terminal() {
+		r.runs.config.Observer.Heard(r.id, r.state.LastSeq, false)
+	}
 	if err != nil {
 		e.settle(err)
 		return
@@ -193,6 +196,9 @@ func (r *Recorder) settle(e *entry, d run.Decision, err error) {
 			r.state.Take(d) // no facts, but perhaps a note
 		}
 		r.mu.Unlock()
+	}
+	if e.push != nil && r.state.Owner == "" {
+		r.runs.config.Observer.Heard(r.id, r.state.LastSeq, false)
 	}
 	e.settle(nil)
 }

@@ -43,7 +43,9 @@ func (c *counts) Appended(o ledger.Outcome, _ int, _ time.Duration) {
 
 func (c *counts) Started() {}
 
-func (c *counts) Ended(s run.Status) {
+func (c *counts) Heard(run.ID, run.Seq, bool) {}
+
+func (c *counts) Ended(_ run.ID, _ bool, s run.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended[s]++
@@ -392,7 +394,7 @@ func TestTheEndLetsEveryHalfGo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s, err := h.Cancel(within(t), id, run.Cancellation{Reason: "test"}); err != nil || s.Status != run.Cancelled {
+	if s, err := h.Cancel(within(t), id, 0, run.Cancellation{Reason: "test"}); err != nil || s.Status != run.Cancelled {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	if got := h.text(t, id); got != "p\uFFFDq\uFFFD" {
@@ -473,7 +475,7 @@ func TestEraseNeedsAnEndAndIsForEver(t *testing.T) {
 		for what, err := range map[string]error{
 			"push":    last(h.push(t, id, done(2))),
 			"resend":  last(h.push(t, id, done(1))),
-			"cancel":  last(h.Cancel(within(t), id, run.Cancellation{})),
+			"cancel":  last(h.Cancel(within(t), id, 0, run.Cancellation{})),
 			"summary": last(h.Summary(within(t), id, "")),
 			"erase":   h.Erase(within(t), id),
 		} {
@@ -510,7 +512,7 @@ func TestRacesLeaveOneEnd(t *testing.T) {
 			h := houses[j%2]
 			racers.Go(func() {
 				if j >= 10 {
-					_, _ = h.Cancel(within(t), id, run.Cancellation{}) // any outcome is fine
+					_, _ = h.Cancel(within(t), id, 0, run.Cancellation{}) // any outcome is fine
 					return
 				}
 				_, _ = h.push(t, id, delta(0, "x"), done(0))

@@ -53,7 +53,10 @@ func outcome(err error) Outcome {
 type Observer interface {
 	Appended(o Outcome, events int, took time.Duration)
 	Started()
-	Ended(status run.Status)
+	Ended(id run.ID, owned bool, status run.Status)
+	// Heard tells that a producer of a pushed run was heard, whose end is now
+	// at last. Stored: the store shows it as well.
+	Heard(id run.ID, last run.Seq, stored bool)
 }
 
 // Runs holds the Recorders of the runs in use, and the states of those used

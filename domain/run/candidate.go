@@ -35,7 +35,7 @@ func (c *Candidate) encoded() []byte {
 // Size is an upper bound of what the candidate takes in an append: payload,
 // metadata and type, in bytes.
 func (c *Candidate) Size(s *State) int {
-	texts := len(s.AgentID) + len(s.ThreadID) + len(c.TraceID) + len(c.SpanID)
+	texts := len(s.AgentID) + len(s.ThreadID) + len(s.Owner) + len(c.TraceID) + len(c.SpanID)
 	if c.Source != nil {
 		texts += len(c.Source.Producer)
 		if c.Source.Cursor != nil {

@@ -40,6 +40,11 @@ type Payload struct {
 	ExternalStopConfirmed bool     `json:"external_stop_confirmed"`
 	Proof                 string   `json:"proof"`
 	Reason                string   `json:"reason"`
+
+	Owner         string    `json:"owner"`
+	PreviousOwner string    `json:"previous_owner"`
+	Epoch         uint64    `json:"epoch"`
+	Evidence      *Evidence `json:"-"`
 }
 
 // Failure is why a run failed.
@@ -62,6 +67,9 @@ func (p *Payload) encode(kind string) []byte {
 	case RunStarted:
 		o.str("started_at", p.StartedAt).str("agent_id", p.AgentID).str("runtime", p.Runtime)
 		o.raw("input", p.Input).given("thread_id", p.ThreadID)
+	case RunResumed:
+		o.str("owner", p.Owner).str("previous_owner", p.PreviousOwner).num("epoch", p.Epoch)
+		o.raw("evidence", p.Evidence.encode())
 	case MessageStarted:
 		o.str("message_id", p.MessageID).str("role", p.Role)
 	case MessageDelta:
@@ -91,6 +99,9 @@ func (p *Payload) encode(kind string) []byte {
 	case RunFailed:
 		e := newObject(64).str("code", p.Error.Code).str("message", p.Error.Message).flag("retryable", p.Error.Retryable)
 		o.raw("error", e.close())
+		if p.Evidence != nil {
+			o.raw("evidence", p.Evidence.encode())
+		}
 	case RunCancelled:
 		o.flag("external_stop_confirmed", p.ExternalStopConfirmed)
 		o.key("proof")

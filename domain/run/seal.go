@@ -11,7 +11,7 @@ func (s *State) Seal(candidates []Candidate, nonce string) []Event {
 			RunID: s.RunID, Seq: s.LastSeq + 1, Type: c.Type, OccurredAt: c.OccurredAt,
 			AgentID: s.AgentID, Snapshot: s.Snapshot, ThreadID: s.ThreadID,
 			Payload: c.encoded(), SchemaVersion: SchemaVersion,
-			TraceID: c.TraceID, SpanID: c.SpanID, Source: c.Source,
+			TraceID: c.TraceID, SpanID: c.SpanID, Source: c.Source, Owner: s.Owner, Epoch: s.Epoch,
 		}
 		if i == 0 {
 			e.Nonce = nonce

@@ -39,6 +39,9 @@ type State struct {
 	EndedAt         time.Time // zero: not ended
 	Failure         *Failure  // of a failed run
 	LastSeq         Seq
+	Owner           string  // of an owned run: the instance that drives its runtime
+	Epoch           uint64  // of an owned run: 1, and one more with each take-over
+	Cursor          *string // the runtime's own position after what is recorded; nil: none given
 
 	ending    string // the terminal event's type; "": not ended
 	chain     string // the last event's chain checksum
@@ -158,6 +161,9 @@ func (s *State) Apply(e *Event) error {
 	if e.Type == RunStarted {
 		s.RunID, s.Snapshot, s.RequestChecksum = e.RunID, e.Snapshot, e.RequestChecksum
 	}
+	if e.Epoch != 0 {
+		s.Owner, s.Epoch = e.Owner, e.Epoch
+	}
 	s.advance(e.Seq, e.ChainChecksum, e.Source)
 	return nil
 }
@@ -165,14 +171,20 @@ func (s *State) Apply(e *Event) error {
 // advance notes what every event brings, whatever its type.
 func (s *State) advance(seq Seq, chain string, source *Source) {
 	s.LastSeq, s.chain = seq, chain
-	if source != nil && source.Seq > s.Mark(source.Producer) {
+	if source == nil {
+		return
+	}
+	if source.Seq > s.Mark(source.Producer) {
 		s.marks.set(source.Producer, source.Seq)
+	}
+	if source.Cursor != nil {
+		s.Cursor = source.Cursor
 	}
 }
 
 func known(kind string) bool {
 	switch kind {
-	case RunStarted, MessageStarted, MessageDelta, ToolCallStarted, ToolCallCompleted, ArtifactCreated,
+	case RunStarted, RunResumed, MessageStarted, MessageDelta, ToolCallStarted, ToolCallCompleted, ArtifactCreated,
 		MessageCompleted, RunCompleted, RunFailed, RunCancelled:
 		return true
 	}
@@ -184,6 +196,8 @@ func (s *State) fold(kind string, p *Payload, at time.Time) {
 	switch kind {
 	case RunStarted:
 		s.AgentID, s.Runtime, s.ThreadID, s.StartedAt = p.AgentID, p.Runtime, p.ThreadID, at
+	case RunResumed:
+		s.Owner, s.Epoch = p.Owner, p.Epoch
 	case MessageStarted:
 		s.message, s.messages = p.MessageID, s.messages+1
 		s.block, s.text = block{}, transcript{}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
+	"github.com/runfacts/runfacts/domain/supervisor"
 	"github.com/runfacts/runfacts/projection/tail"
 	"github.com/runfacts/runfacts/transport/metrics"
 )
@@ -22,6 +23,7 @@ import (
 // Config is what the API stands on. All of it must be set, but for CORSOrigins.
 type Config struct {
 	Runs        *ledger.Runs
+	Supervisor  *supervisor.Supervisor
 	Reader      ledger.Reader
 	Tails       *tail.Tails
 	Metrics     *metrics.Metrics
@@ -75,6 +77,8 @@ func New(c Config) *Server {
 	runs.GET("/:run_id/events", s.events)
 	runs.POST("/:run_id/agent-events", s.push)
 	runs.POST("/:run_id/cancel", s.cancel)
+	e.GET("/api/agents", s.agents)
+	e.GET("/api/agent-snapshots/:checksum", s.snapshot)
 	e.GET("/healthz", func(c echo.Context) error { return s.fresh(c, http.StatusOK, map[string]string{"status": "ok"}) })
 	e.GET("/readyz", s.ready)
 	e.GET("/metrics", echo.WrapHandler(c.Metrics.Handler()))

@@ -15,9 +15,12 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/ledger/ledgertest"
 	"github.com/runfacts/runfacts/domain/run"
+	"github.com/runfacts/runfacts/domain/supervisor"
 	"github.com/runfacts/runfacts/projection/tail"
 	"github.com/runfacts/runfacts/transport/metrics"
 )
@@ -38,30 +41,63 @@ func open(t *testing.T) *house {
 	h := &house{t: t, mem: ledgertest.NewMemory(t), client: &http.Client{Transport: &http.Transport{}}}
 	m := metrics.New()
 	ids := 0
-	runs := ledger.NewRuns(ledger.Config{Ledger: h.mem, MaxAppend: 100_000, Now: time.Now, Observer: m,
+	runs := ledger.NewRuns(ledger.Config{Ledger: h.mem, MaxAppend: 100_000, Now: time.Now, Observer: counted{m},
 		Nonce: func() string { return strconv.FormatInt(time.Now().UnixNano(), 36) }})
 	tails := tail.New(h.mem, Frame)
-	h.server = New(Config{Runs: runs, Reader: h.mem, Tails: tails, Metrics: m, Log: zerolog.Nop(),
+	owner := supervisor.New(supervisor.Config{
+		Runs: runs, Follower: h.mem, Side: ledgertest.NewNotes().For(), Watch: nobody{}, Observer: nobody{}, Instance: "me",
+		Agents:  []supervisor.Agent{{ID: "echo", Runtime: "test", Runner: echoes{}, Config: []byte(`{"agent_id":"echo"}`)}},
+		MaxRuns: 1, MaxQueue: 1, QueueTime: time.Minute,
+	})
+	h.server = New(Config{Runs: runs, Supervisor: owner, Reader: h.mem, Tails: tails, Metrics: m, Log: zerolog.Nop(),
 		NewID: func() run.ID { ids++; return run.ID(fmt.Sprint("run_", ids)) },
 		Ready: func() Readiness { return Readiness{Reached: true, Up: true} }, Patience: 300 * time.Millisecond,
 		CORSOrigins: []string{"https://page.example"}})
 	web := httptest.NewServer(h.server.Handler())
 	h.url = web.URL
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 2)
+	done := make(chan error, 3)
+	go func() { done <- owner.Run(ctx) }()
 	go func() { done <- runs.Run(ctx) }()
 	go func() { done <- tails.Run(ctx) }()
 	t.Cleanup(func() {
 		h.client.CloseIdleConnections()
 		web.Close()
 		cancel()
-		for range 2 {
+		for range 3 {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
 		}
 	})
 	return h
+}
+
+// nobody watches over runs, and listens to nothing.
+type nobody struct{}
+
+func (nobody) Announce(context.Context, run.ID, lease.Kind) error { return nil }
+func (nobody) Forget(run.ID)                                      {}
+func (nobody) Breathes(string) bool                               { return false }
+func (nobody) Reported(agent.Type)                                {}
+func (nobody) RuntimeFailed(run.ID, error)                        {}
+func (nobody) Lost(run.ID, string, time.Duration)                 {}
+
+// counted counts what the ledger does.
+type counted struct{ *metrics.Metrics }
+
+func (c counted) Ended(_ run.ID, _ bool, status run.Status) { c.Metrics.Ended(status) }
+func (counted) Heard(run.ID, run.Seq, bool)                 {}
+
+// echoes is a runtime that says what it is told, and then waits for its end.
+type echoes struct{}
+
+func (echoes) Run(ctx context.Context, task agent.Task, emit func(agent.Event) error) (agent.Stop, error) {
+	if err := emit(agent.Event{Type: agent.Delta, BlockType: agent.Text, Content: agent.Unicode(task.Input)}); err != nil {
+		return agent.Stop{}, err
+	}
+	<-ctx.Done()
+	return agent.Stop{Proof: "it said so"}, nil
 }
 
 // answer is a response, read whole.

@@ -11,8 +11,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
+	"github.com/runfacts/runfacts/domain/supervisor"
 )
 
 // problem is an RFC 9457 answer. Code is stable; Detail is for people. Extra
@@ -64,6 +66,8 @@ func problemOf(err error) *problem {
 		truncated *ledger.TruncatedError
 		exists    *ledger.ExistsError
 		running   *ledger.NotEndedError
+		owned     *run.OwnedError
+		unasked   *supervisor.UnknownAgentError
 		syntax    *agent.SyntaxError
 		field     *agent.FieldError
 		http_     *echo.HTTPError
@@ -79,6 +83,14 @@ func problemOf(err error) *problem {
 		return p
 	case errors.As(err, &ended):
 		return (&problem{409, "run_terminal", ended.Error(), nil}).with("run_status", ended.Status)
+	case errors.As(err, &owned):
+		return &problem{409, "run_not_pushed", owned.Error(), nil}
+	case errors.As(err, &unasked):
+		return &problem{422, "unknown_agent", unasked.Error() + "; without configuration only runs with runtime \"push\" can be started", nil}
+	case errors.Is(err, supervisor.ErrBusy), errors.Is(err, lease.ErrFull):
+		return &problem{503, "at_capacity", "this instance has as many runs as it may; try again, or another instance", nil}
+	case errors.Is(err, supervisor.ErrNoSnapshot):
+		return &problem{404, "snapshot_not_found", "nothing is stored under this checksum", nil}
 	case errors.As(err, &gap):
 		return (&problem{409, "producer_gap", gap.Error(), nil}).with("next_producer_seq", gap.Next)
 	case errors.As(err, &large):

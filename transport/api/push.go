@@ -105,7 +105,7 @@ func (s *Server) sendLines(c echo.Context, p *ledger.Push) error {
 		if err != nil {
 			return &ledger.PushError{Line: n, Err: err}
 		}
-		s.config.Metrics.Heard(e.Type)
+		s.config.Metrics.Reported(e.Type)
 		if err := p.Send(c.Request().Context(), n, e); err != nil {
 			return nil // Wait tells
 		}
@@ -143,7 +143,7 @@ func (s *Server) sendArray(c echo.Context, p *ledger.Push) error {
 		}
 	}
 	for i, e := range events {
-		s.config.Metrics.Heard(e.Type)
+		s.config.Metrics.Reported(e.Type)
 		if err := p.Send(c.Request().Context(), i+1, e); err != nil {
 			return nil // Wait tells
 		}

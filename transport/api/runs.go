@@ -85,9 +85,6 @@ func (s *Server) create(c echo.Context) error {
 		return invalid("agent_id", "agent_id is too long")
 	case len(in.ThreadID) > maxText:
 		return invalid("thread_id", "thread_id is too long")
-	case in.Runtime != PushRuntime:
-		return &problem{http.StatusUnprocessableEntity, "unknown_agent",
-			"this agent is not configured; only runs with runtime \"push\" can be started without", nil}
 	}
 	if in.Input != nil {
 		var compact bytes.Buffer
@@ -96,11 +93,13 @@ func (s *Server) create(c echo.Context) error {
 		}
 		start.Input = compact.Bytes()
 	}
-	start.Snapshot = run.UnconfiguredSnapshot(start.AgentID, start.Runtime)
-
 	ctx, cancel := s.patience(c)
 	defer cancel()
-	state, created, err := s.config.Runs.Start(ctx, start)
+	begin := s.config.Supervisor.Start
+	if in.Runtime == PushRuntime {
+		begin = s.config.Supervisor.Push
+	}
+	state, created, err := begin(ctx, start)
 	if err != nil {
 		return err
 	}
@@ -132,7 +131,8 @@ func (s *Server) summary(c echo.Context) error {
 }
 
 // cancel is POST /api/agent-runs/{id}/cancel. A pushed run has no runtime that
-// we could stop: its producer learns of the end on its next push.
+// we could stop: its producer learns of the end on its next push. Whatever is
+// not done when the answer is due goes on by itself.
 func (s *Server) cancel(c echo.Context) error {
 	id, err := runID(c)
 	if err != nil {
@@ -158,11 +158,11 @@ func (s *Server) cancel(c echo.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), min(cancelTime, s.config.Patience))
 	defer cancel()
-	state, err := s.config.Runs.Cancel(ctx, id, run.Cancellation{Reason: in.Reason})
+	state, err := s.config.Supervisor.Cancel(ctx, id, in.Reason)
 	var away *ledger.UnavailableError
 	switch {
 	case errors.As(err, &away) && state.RunID != "":
-		return s.fresh(c, http.StatusAccepted, show(state)) // it waits for the store
+		return s.fresh(c, http.StatusAccepted, show(state))
 	case err != nil:
 		return err
 	}

@@ -20,10 +20,31 @@ type finalError struct{ error }
 
 // Follow implements ledger.Follower.
 func (s *Store) Follow(ctx context.Context, id run.ID, after run.Seq, deliver func(run.Event) error) error {
+	gone := func(last run.Seq) error {
+		// Gone from the store, or only from the subscription?
+		_, err := s.Read(ctx, id, last, ledger.Page{Events: 1, Bytes: 1})
+		var truncated *ledger.TruncatedError
+		if errors.As(err, &truncated) {
+			return err
+		}
+		return nil
+	}
+	return s.follow(ctx, id.Stream(), after, gone, func(one run.Stored) error {
+		e, err := decode(id, one)
+		if err != nil {
+			return err
+		}
+		return deliver(e)
+	})
+}
+
+// follow is Follow for any stream. Where the subscription passes over an event
+// it asks gone, whose error ends it; a stream that may have gaps has none.
+func (s *Store) follow(ctx context.Context, stream string, after run.Seq, gone func(last run.Seq) error, deliver func(run.Stored) error) error {
 	last := after
 	for attempt := 0; ; attempt++ {
 		before := last
-		err := s.subscription(ctx, id, &last, deliver)
+		err := s.subscription(ctx, stream, &last, gone != nil, deliver)
 		var final finalError
 		if errors.As(err, &final) {
 			return final.error
@@ -32,17 +53,14 @@ func (s *Store) Follow(ctx context.Context, id run.ID, after run.Seq, deliver fu
 			return ctx.Err()
 		}
 		if errors.Is(err, errGap) {
-			// Gone from the store, or only from the subscription?
-			_, err := s.Read(ctx, id, last, ledger.Page{Events: 1, Bytes: 1})
-			var truncated *ledger.TruncatedError
-			if errors.As(err, &truncated) {
+			if err := gone(last); err != nil {
 				return err
 			}
 		}
 		if last != before {
 			attempt = 0
 		}
-		s.log.Debug().Err(err).Str("run_id", string(id)).Uint64("seq", uint64(last)).Msg("subscription dropped")
+		s.log.Debug().Err(err).Str("stream", stream).Uint64("seq", uint64(last)).Msg("subscription dropped")
 		if !pause(ctx, attempt) {
 			return ctx.Err()
 		}
@@ -64,12 +82,13 @@ func pause(ctx context.Context, attempt int) bool {
 }
 
 // subscription follows until the subscription drops, and moves last along.
-func (s *Store) subscription(ctx context.Context, id run.ID, last *run.Seq, deliver func(run.Event) error) error {
+// Whole: a gap is an error.
+func (s *Store) subscription(ctx context.Context, stream string, last *run.Seq, whole bool, deliver func(run.Stored) error) error {
 	c, leave := s.subs.join()
 	defer leave()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	sub, err := s.subscribe(ctx, cancel, c, id, *last)
+	sub, err := s.subscribe(ctx, cancel, c, stream, *last)
 	if err != nil {
 		if faultOf(err) == deleted {
 			return finalError{ledger.ErrErased}
@@ -95,17 +114,13 @@ func (s *Store) subscription(ctx context.Context, id run.ID, last *run.Seq, deli
 		switch {
 		case one.Seq <= *last:
 			continue
-		case one.Seq != *last+1:
+		case whole && one.Seq != *last+1:
 			return errGap
 		}
-		e, err := decode(id, one)
-		if err == nil {
-			err = deliver(e)
-		}
-		if err != nil {
+		if err := deliver(one); err != nil {
 			return finalError{err}
 		}
-		*last = e.Seq
+		*last = one.Seq
 	}
 }
 
@@ -138,7 +153,7 @@ func (s *subscription) dropped(err error) error {
 
 // subscribe opens a subscription behind seq last. cancel ends its context: a
 // confirmation that does not come would be waited for without end.
-func (s *Store) subscribe(ctx context.Context, cancel func(), c *conn, id run.ID, last run.Seq) (*subscription, error) {
+func (s *Store) subscribe(ctx context.Context, cancel func(), c *conn, stream string, last run.Seq) (*subscription, error) {
 	options := esdb.SubscribeToStreamOptions{From: esdb.Start{}}
 	if last > 0 {
 		options.From = esdb.Revision(uint64(last) - 1)
@@ -150,7 +165,7 @@ func (s *Store) subscribe(ctx context.Context, cancel func(), c *conn, id run.ID
 		return nil, &notSentError{err}
 	}
 	sub, err := call(ctx, c, func(client *esdb.Client) (*esdb.Subscription, error) {
-		return client.SubscribeToStream(ctx, id.Stream(), options)
+		return client.SubscribeToStream(ctx, stream, options)
 	}, func(sub *esdb.Subscription) { _ = sub.Close() })
 	if err != nil {
 		c.release(held)

@@ -17,7 +17,7 @@ func (s *Store) Read(ctx context.Context, id run.ID, after run.Seq, limit ledger
 	if after > math.MaxInt64 {
 		return nil, nil // no stream is as long
 	}
-	stored, err := s.read(ctx, id, esdb.ReadStreamOptions{
+	stored, err := s.read(ctx, id.Stream(), esdb.ReadStreamOptions{
 		Direction: esdb.Forwards, From: esdb.Revision(uint64(after)), RequiresLeader: true,
 	}, limit)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *Store) Read(ctx context.Context, id run.ID, after run.Seq, limit ledger
 
 // Last implements ledger.Reader.
 func (s *Store) Last(ctx context.Context, id run.ID) (run.Event, error) {
-	stored, err := s.read(ctx, id, esdb.ReadStreamOptions{
+	stored, err := s.read(ctx, id.Stream(), esdb.ReadStreamOptions{
 		Direction: esdb.Backwards, From: esdb.End{}, RequiresLeader: true,
 	}, ledger.Page{Events: 1, Bytes: 1})
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Store) Last(ctx context.Context, id run.ID) (run.Event, error) {
 }
 
 // read collects a page whole and closes its stream.
-func (s *Store) read(ctx context.Context, id run.ID, options esdb.ReadStreamOptions, limit ledger.Page) ([]run.Stored, error) {
+func (s *Store) read(ctx context.Context, stream string, options esdb.ReadStreamOptions, limit ledger.Page) ([]run.Stored, error) {
 	select {
 	case s.reading <- struct{}{}:
 	case <-ctx.Done():
@@ -63,14 +63,14 @@ func (s *Store) read(ctx context.Context, id run.ID, options esdb.ReadStreamOpti
 	ctx, cancel := context.WithTimeout(atLeader(ctx), readTime)
 	defer cancel()
 	return call(ctx, s.reads, func(c *esdb.Client) ([]run.Stored, error) {
-		stream, err := c.ReadStream(ctx, id.Stream(), options, uint64(limit.Events))
+		open, err := c.ReadStream(ctx, stream, options, uint64(limit.Events))
 		if err != nil {
 			return nil, err
 		}
-		defer stream.Close()
+		defer open.Close()
 		var page []run.Stored
 		for size := 0; size < limit.Bytes; {
-			e, err := stream.Recv()
+			e, err := open.Recv()
 			if errors.Is(err, io.EOF) {
 				break
 			}

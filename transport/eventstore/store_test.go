@@ -74,3 +74,8 @@ func TestLedger(t *testing.T) {
 	url := storeURL(t)
 	ledgertest.Run(t, openStore(t, url), fmt.Sprintf("suite_%d", time.Now().UnixNano()))
 }
+
+func TestSide(t *testing.T) {
+	url := storeURL(t)
+	ledgertest.RunSide(t, openStore(t, url), fmt.Sprintf("side_%d", time.Now().UnixNano()))
+}

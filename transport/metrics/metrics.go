@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,9 +30,10 @@ type Metrics struct {
 	frames        prometheus.Counter
 	writeSeconds  prometheus.Histogram
 	storeUp       prometheus.Gauge
+	lost          *prometheus.CounterVec
+	heartbeats    *prometheus.CounterVec
+	deaths        prometheus.Counter
 }
-
-var _ ledger.Observer = (*Metrics)(nil)
 
 // New returns metrics in a registry of their own, with Go's and the process's.
 func New() *Metrics {
@@ -59,12 +61,21 @@ func New() *Metrics {
 			Name: "runfacts_commit_to_write_seconds", Help: "From the store's commit of an event to its write to a live viewer, by both clocks.", Buckets: seconds}),
 		storeUp: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "runfacts_store_up", Help: "1 while the store answers."}),
+		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "runfacts_runs_lost_total", Help: "Runs that this instance ended as runtime_lost, by kind: owned or pushed."}, []string{"kind"}),
+		heartbeats: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "runfacts_heartbeats_total", Help: "Heartbeats of this instance, by whether the store acknowledged them."}, []string{"acknowledged"}),
+		deaths: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "runfacts_instance_deaths_total", Help: "Leases of other instances that this one saw expire."}),
 	}
 	m.registry.MustRegister(m.started, m.ended, m.heard, m.appends, m.events, m.conflicts, m.appendSeconds,
-		m.viewers, m.frames, m.writeSeconds, m.storeUp,
+		m.viewers, m.frames, m.writeSeconds, m.storeUp, m.lost, m.heartbeats, m.deaths,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, state := range []run.Status{run.Completed, run.Failed, run.Cancelled} {
 		m.ended.WithLabelValues(string(state))
+	}
+	for _, kind := range []string{"owned", "pushed"} {
+		m.lost.WithLabelValues(kind)
 	}
 	for _, o := range []ledger.Outcome{ledger.Stored, ledger.Conflicted, ledger.Refused, ledger.Unknown} {
 		m.appends.WithLabelValues(string(o))
@@ -80,7 +91,7 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Appended implements ledger.Observer.
+// Appended counts an append.
 func (m *Metrics) Appended(o ledger.Outcome, events int, took time.Duration) {
 	m.appends.WithLabelValues(string(o)).Inc()
 	if o == ledger.Unknown {
@@ -95,14 +106,14 @@ func (m *Metrics) Appended(o ledger.Outcome, events int, took time.Duration) {
 	}
 }
 
-// Started implements ledger.Observer.
+// Started counts a run's start.
 func (m *Metrics) Started() { m.started.Inc() }
 
-// Ended implements ledger.Observer.
+// Ended counts a run's end.
 func (m *Metrics) Ended(status run.Status) { m.ended.WithLabelValues(string(status)).Inc() }
 
-// Heard counts an AgentEvent that arrived, a valid one.
-func (m *Metrics) Heard(t agent.Type) { m.heard.WithLabelValues(string(t)).Inc() }
+// Reported counts an AgentEvent that arrived, a valid one.
+func (m *Metrics) Reported(t agent.Type) { m.heard.WithLabelValues(string(t)).Inc() }
 
 // Viewing counts a viewer in, and returns the call that counts it out.
 func (m *Metrics) Viewing(view string) (left func()) {
@@ -124,4 +135,31 @@ func (m *Metrics) StoreUp(up bool) {
 	} else {
 		m.storeUp.Set(0)
 	}
+}
+
+// Lost counts a run that was ended as lost.
+func (m *Metrics) Lost(owned bool) {
+	kind := "pushed"
+	if owned {
+		kind = "owned"
+	}
+	m.lost.WithLabelValues(kind).Inc()
+}
+
+// Beat counts a heartbeat.
+func (m *Metrics) Beat(acknowledged bool) {
+	m.heartbeats.WithLabelValues(strconv.FormatBool(acknowledged)).Inc()
+}
+
+// Died counts an instance that was found dead.
+func (m *Metrics) Died() { m.deaths.Inc() }
+
+// Own shows how many runs this instance drives, lets wait and answers for.
+func (m *Metrics) Own(counts func() (driven, waiting int), watched func() int) {
+	gauge := func(name, help string, f func() int) {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(f()) }))
+	}
+	gauge("runfacts_runs_driven", "Runs whose runtime this instance drives.", func() int { d, _ := counts(); return d })
+	gauge("runfacts_runs_queued", "Runs of this instance that wait for their turn.", func() int { _, w := counts(); return w })
+	gauge("runfacts_runs_watched", "Open runs that this instance names in its heartbeats.", watched)
 }

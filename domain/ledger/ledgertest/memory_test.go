@@ -9,3 +9,7 @@ import (
 func TestMemory(t *testing.T) {
 	ledgertest.Run(t, ledgertest.NewMemory(t), "memory")
 }
+
+func TestNotesPassTheSuite(t *testing.T) {
+	ledgertest.RunSide(t, ledgertest.NewNotes().For(), "suite")
+}

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/rs/zerolog"
+
+	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/supervisor"
+	"github.com/runfacts/runfacts/transport/runner/sandbox"
+	"github.com/runfacts/runfacts/transport/runner/scripted"
+)
+
+// agentsFile is runfacts.yaml. Unknown keys are errors. As JSON an agent's part,
+// with the defaults filled in, is its snapshot: secrets are names of environment
+// variables here, and nothing else.
+type agentsFile struct {
+	Agents map[string]*agentConfig `yaml:"agents"`
+}
+
+// agentConfig is one agent. Exactly the section of its runtime is given.
+type agentConfig struct {
+	AgentID     string          `yaml:"-" json:"agent_id"`
+	Runtime     string          `yaml:"runtime" json:"runtime"`           // sandbox or scripted
+	MaxDuration duration        `yaml:"max_duration" json:"max_duration"` // of a run; default 10m
+	MaxSilence  duration        `yaml:"max_silence" json:"max_silence"`   // between two AgentEvents; default 5m
+	Sandbox     *sandboxConfig  `yaml:"sandbox" json:"sandbox,omitempty"`
+	Scripted    *scriptedConfig `yaml:"scripted" json:"scripted,omitempty"`
+}
+
+// sandboxConfig is a command under bubblewrap.
+type sandboxConfig struct {
+	Command   []string          `yaml:"command" json:"command"`
+	Mount     []string          `yaml:"mount" json:"mount,omitempty"`       // source:target[:ro|rw]; ro by default; relative to the file
+	Env       map[string]string `yaml:"env" json:"env,omitempty"`           // name: value
+	EnvFrom   map[string]string `yaml:"env_from" json:"env_from,omitempty"` // name: variable of this server's environment
+	Network   bool              `yaml:"network" json:"network"`
+	Stdout    string            `yaml:"stdout" json:"stdout"`   // events (default) or text
+	Timeout   duration          `yaml:"timeout" json:"timeout"` // wall clock; default: max_duration
+	Memory    size              `yaml:"memory" json:"memory"`   // of the tree; default 512MiB
+	Disk      size              `yaml:"disk" json:"disk"`       // of each of /work, /tmp, /dev/shm, in memory; default 64MiB
+	Output    size              `yaml:"output" json:"output"`   // of standard output; default 64MiB
+	Processes int               `yaml:"processes" json:"processes"`
+}
+
+// scriptedConfig is a file of AgentEvents that is played.
+type scriptedConfig struct {
+	File  string   `yaml:"file" json:"file"` // NDJSON; relative to the file
+	Pause duration `yaml:"pause" json:"pause"`
+}
+
+// duration is a time.Duration that is written as Go does, 1m30s.
+type duration time.Duration
+
+func (d *duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	if err == nil && parsed < 0 {
+		err = fmt.Errorf("a duration must not be negative: %s", text)
+	}
+	*d = duration(parsed)
+	return err
+}
+
+func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// size is a number of bytes, with or without KiB, MiB or GiB.
+type size int64
+
+func (s *size) UnmarshalText(text []byte) error {
+	number, unit := string(text), int64(1)
+	for i, suffix := range []string{"KiB", "MiB", "GiB"} {
+		if n, ok := strings.CutSuffix(number, suffix); ok {
+			number, unit = strings.TrimSpace(n), int64(1)<<(10*(i+1))
+			break
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n <= 0 || n > 1<<62/unit {
+		return fmt.Errorf("%q is not a size such as 512MiB", text)
+	}
+	*s = size(n * unit)
+	return nil
+}
+
+// readAgents reads a configuration file and builds its agents. Errors name the
+// file and the line or the agent, all of them at once where they can be told apart.
+func readAgents(ctx context.Context, path string, log zerolog.Logger) ([]supervisor.Agent, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var file agentsFile
+	if err := yaml.UnmarshalWithOptions(text, &file, yaml.Strict()); err != nil {
+		return nil, fmt.Errorf("%s: %s", path, yaml.FormatError(err, false, true))
+	}
+	var agents []supervisor.Agent
+	var faults []error
+	for id, c := range file.Agents {
+		a, err := c.build(ctx, id, filepath.Dir(path), log)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: agent %s: %w", path, id, err))
+			continue
+		}
+		agents = append(agents, a)
+	}
+	return agents, errors.Join(faults...)
+}
+
+// build makes an agent of its configuration, filling in the defaults.
+func (c *agentConfig) build(ctx context.Context, id, base string, log zerolog.Logger) (supervisor.Agent, error) {
+	if c == nil {
+		c = &agentConfig{}
+	}
+	c.AgentID = id
+	c.MaxDuration, c.MaxSilence = c.MaxDuration.or(10*time.Minute), c.MaxSilence.or(5*time.Minute)
+	var runner agent.Runner
+	var err error
+	switch sections := c.sections(); {
+	case id == "" || len(id) > 128:
+		err = errors.New("an agent's id has 1 to 128 bytes")
+	case c.Runtime == "":
+		err = errors.New("runtime is missing: sandbox or scripted")
+	case c.Runtime != "sandbox" && c.Runtime != "scripted":
+		err = fmt.Errorf("runtime %q is none of sandbox, scripted", c.Runtime)
+	case len(sections) != 1 || sections[0] != c.Runtime:
+		err = fmt.Errorf("runtime %s needs a section %q, and no other", c.Runtime, c.Runtime)
+	case c.Sandbox != nil:
+		c.Sandbox.Timeout = c.Sandbox.Timeout.or(time.Duration(c.MaxDuration))
+		c.MaxDuration = min(c.MaxDuration, c.Sandbox.Timeout)
+		runner, err = c.Sandbox.build(ctx, base, log)
+	case c.Scripted != nil:
+		runner, err = c.Scripted.build(base)
+	}
+	if err != nil {
+		return supervisor.Agent{}, err
+	}
+	snapshot, err := json.Marshal(c)
+	if err != nil {
+		return supervisor.Agent{}, err
+	}
+	return supervisor.Agent{
+		ID: id, Runtime: c.Runtime, Runner: runner, Config: snapshot,
+		Limits: supervisor.Limits{Duration: time.Duration(c.MaxDuration), Silence: time.Duration(c.MaxSilence)},
+	}, nil
+}
+
+// sections returns the runtimes whose sections are there.
+func (c *agentConfig) sections() (names []string) {
+	if c.Sandbox != nil {
+		names = append(names, "sandbox")
+	}
+	if c.Scripted != nil {
+		names = append(names, "scripted")
+	}
+	return names
+}
+
+func (d duration) or(other time.Duration) duration {
+	if d == 0 {
+		return duration(other)
+	}
+	return d
+}
+
+func (s size) or(other size) size {
+	if s == 0 {
+		return other
+	}
+	return s
+}
+
+func (c *sandboxConfig) build(ctx context.Context, base string, log zerolog.Logger) (agent.Runner, error) {
+	c.Memory, c.Disk, c.Output = c.Memory.or(512<<20), c.Disk.or(64<<20), c.Output.or(64<<20)
+	if c.Processes == 0 {
+		c.Processes = 64
+	}
+	if c.Stdout == "" {
+		c.Stdout = "events"
+	}
+	out := sandbox.Config{
+		Command: c.Command, Env: c.Env, Secrets: make(map[string]string), Network: c.Network, Text: c.Stdout == "text",
+		Memory: int64(c.Memory), Disk: int64(c.Disk), Processes: c.Processes, Output: int64(c.Output),
+	}
+	var faults []error
+	if len(c.Command) == 0 {
+		faults = append(faults, errors.New("sandbox.command is missing"))
+	}
+	if c.Stdout != "events" && c.Stdout != "text" {
+		faults = append(faults, fmt.Errorf("sandbox.stdout %q is neither events nor text", c.Stdout))
+	}
+	if c.Processes < 0 {
+		faults = append(faults, fmt.Errorf("sandbox.processes must not be negative"))
+	}
+	for name, from := range c.EnvFrom {
+		value, ok := os.LookupEnv(from)
+		if !ok {
+			faults = append(faults, fmt.Errorf("sandbox.env_from: %s is not set in the environment", from))
+		}
+		out.Secrets[name] = value
+	}
+	for _, text := range c.Mount {
+		m, err := parseMount(text, base)
+		if err != nil {
+			faults = append(faults, err)
+		}
+		out.Mounts = append(out.Mounts, m)
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	return sandbox.New(ctx, out, log)
+}
+
+// parseMount reads source:target[:ro|rw].
+func parseMount(text, base string) (sandbox.Mount, error) {
+	parts := strings.Split(text, ":")
+	if len(parts) == 2 {
+		parts = append(parts, "ro")
+	}
+	if len(parts) != 3 || parts[0] == "" || !strings.HasPrefix(parts[1], "/") || parts[2] != "ro" && parts[2] != "rw" {
+		return sandbox.Mount{}, fmt.Errorf("sandbox.mount %q is not source:/target, source:/target:ro or source:/target:rw", text)
+	}
+	source, err := filepath.Abs(within(base, parts[0]))
+	return sandbox.Mount{Source: source, Target: parts[1], Writable: parts[2] == "rw"}, err
+}
+
+func within(base, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(base, path)
+}
+
+func (c *scriptedConfig) build(base string) (agent.Runner, error) {
+	c.Pause = c.Pause.or(100 * time.Millisecond)
+	if c.File == "" {
+		return nil, errors.New("scripted.file is missing")
+	}
+	script, err := os.ReadFile(within(base, c.File))
+	if err != nil {
+		return nil, err
+	}
+	runner, err := scripted.Parse(script, time.Duration(c.Pause))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.File, err)
+	}
+	return runner, nil
+}
+
+// demoScript is what the demo agent says.
+//
+//go:embed demo.ndjson
+var demoScript string
+
+// demoID names the agent that --demo adds.
+const demoID = "demo_agent"
+
+// demoAgent is an agent for looking around: a sandbox where there can be one,
+// else the same script played by this process.
+func demoAgent(ctx context.Context, log zerolog.Logger) (supervisor.Agent, error) {
+	command := append([]string{"sh", "-c", `for event; do printf '%s\n' "$event"; sleep 0.2; done`, "demo"},
+		strings.Split(strings.TrimSpace(demoScript), "\n")...)
+	c := agentConfig{Runtime: "sandbox", Sandbox: &sandboxConfig{Command: command}}
+	a, err := c.build(ctx, demoID, ".", log)
+	if err == nil {
+		return a, nil
+	}
+	log.Info().Err(err).Msg("the demo agent is played without a sandbox")
+	script, err := scripted.Parse([]byte(demoScript), 200*time.Millisecond)
+	if err != nil {
+		return supervisor.Agent{}, err
+	}
+	return supervisor.Agent{ID: demoID, Runtime: "scripted", Runner: script, Config: []byte(`{"agent_id":"demo_agent","runtime":"scripted"}`)}, nil
+}

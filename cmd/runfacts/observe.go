@@ -1,0 +1,83 @@
+package main
+
+import (
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/lease"
+	"github.com/runfacts/runfacts/domain/ledger"
+	runs "github.com/runfacts/runfacts/domain/run"
+	"github.com/runfacts/runfacts/domain/supervisor"
+	"github.com/runfacts/runfacts/transport/metrics"
+)
+
+// observer tells metrics, leases and the log what happens further in.
+type observer struct {
+	metrics *metrics.Metrics
+	leases  *lease.Leases // set before anything happens
+	log     zerolog.Logger
+}
+
+var (
+	_ ledger.Observer     = (*observer)(nil)
+	_ lease.Observer      = (*observer)(nil)
+	_ supervisor.Observer = (*observer)(nil)
+)
+
+// Appended implements ledger.Observer.
+func (o *observer) Appended(outcome ledger.Outcome, events int, took time.Duration) {
+	o.metrics.Appended(outcome, events, took)
+}
+
+// Started implements ledger.Observer.
+func (o *observer) Started() { o.metrics.Started() }
+
+// Ended implements ledger.Observer. An owner forgets its runs itself, when it
+// has let go of them.
+func (o *observer) Ended(id runs.ID, owned bool, status runs.Status) {
+	o.metrics.Ended(status)
+	if !owned {
+		o.leases.Forget(id)
+	}
+}
+
+// Heard implements ledger.Observer.
+func (o *observer) Heard(id runs.ID, last runs.Seq, stored bool) { o.leases.Heard(id, last, stored) }
+
+// Beat implements lease.Observer.
+func (o *observer) Beat(err error, took time.Duration) {
+	o.metrics.Beat(err == nil)
+	if err != nil {
+		o.log.Warn().Err(err).Dur("took", took).Msg("heartbeat not acknowledged")
+	}
+}
+
+// Joined implements lease.Observer.
+func (o *observer) Joined(instance string) {
+	o.log.Info().Str("instance", instance).Msg("instance met")
+}
+
+// Left implements lease.Observer.
+func (o *observer) Left(instance string) { o.log.Info().Str("instance", instance).Msg("instance left") }
+
+// Died implements lease.Observer.
+func (o *observer) Died(instance string, silence time.Duration) {
+	o.metrics.Died()
+	o.log.Warn().Str("instance", instance).Dur("silence", silence).Msg("instance lost")
+}
+
+// Reported implements supervisor.Observer.
+func (o *observer) Reported(t agent.Type) { o.metrics.Reported(t) }
+
+// RuntimeFailed implements supervisor.Observer.
+func (o *observer) RuntimeFailed(id runs.ID, err error) {
+	o.log.Error().Err(err).Str("run_id", string(id)).Msg("runtime failed")
+}
+
+// Lost implements supervisor.Observer.
+func (o *observer) Lost(id runs.ID, owner string, silence time.Duration) {
+	o.metrics.Lost(owner != "")
+	o.log.Warn().Str("run_id", string(id)).Str("owner", owner).Dur("silence", silence).Msg("run lost")
+}

@@ -1,0 +1,315 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/run"
+)
+
+// owned is a run that this instance owns.
+type owned struct {
+	id    run.ID
+	agent Agent
+	input json.RawMessage
+
+	started chan struct{} // closed once the three below are set
+	summary ledger.Summary
+	created bool
+	err     error
+
+	driven bool          // it has its turn; the Supervisor's lock guards it
+	done   chan struct{} // closed when nothing more happens here
+
+	once   sync.Once
+	ending chan struct{} // closed once cause is set
+	cause  error         // why it is to end: *cancel, *limit or errLost
+}
+
+func newOwned(id run.ID, a Agent, input json.RawMessage) *owned {
+	return &owned{id: id, agent: a, input: input, started: make(chan struct{}), done: make(chan struct{}), ending: make(chan struct{})}
+}
+
+// end makes the run end for a reason; the first one counts.
+func (r *owned) end(cause error) {
+	r.once.Do(func() {
+		r.cause = cause
+		close(r.ending)
+	})
+}
+
+// cancel: somebody wants the run to stop.
+type cancel struct{ reason string }
+
+func (*cancel) Error() string { return "cancelled" }
+
+// limit: the run has reached something that it may not pass.
+type limit struct {
+	code, message string
+	retryable     bool
+}
+
+func (l *limit) Error() string { return l.message }
+
+// errLost: the run is not this instance's any more.
+var errLost = errors.New("the run ended elsewhere or was taken over")
+
+// neverStarted is the proof for a run that was stopped before its turn.
+const neverStarted = "the runtime was never started"
+
+// drive lets the run have its turn, and records how it ends. hard ends with the
+// process: what is not recorded then is left to the other instances.
+func (s *Supervisor) drive(hard context.Context, r *owned, epoch uint64) {
+	recorder, release := s.config.Runs.Use(r.id)
+	defer release()
+	push := recorder.Drive(epoch)
+	outcome := result{stop: agent.Stop{Proof: neverStarted}}
+	if s.turn(hard, r) {
+		outcome = s.execute(hard, r, push)
+		defer func() {
+			if outcome.late != nil { // recorded without it; its place is still taken
+				<-outcome.late
+			}
+			<-s.slots
+		}()
+	}
+	if hard.Err() != nil {
+		return
+	}
+	// What it reported comes before its end.
+	if _, err := push.Wait(hard); err != nil && !s.refused(err, r) {
+		return
+	}
+	s.conclude(hard, r, epoch, recorder, outcome)
+}
+
+// refused reports whether a failed push leaves a run that must still be ended.
+func (s *Supervisor) refused(err error, r *owned) bool {
+	var large *run.TooLargeError
+	var no *ledger.RefusedError
+	switch {
+	case errors.As(err, &large), errors.As(err, &no) && no.TooLarge:
+		r.end(&limit{"event_too_large", "the runtime reported an event that does not fit one append", false})
+	case errors.As(err, &no):
+		r.end(&limit{"store_refused", "the store refused an event of the runtime", false})
+	default:
+		return false
+	}
+	return true
+}
+
+// turn waits until the run may be driven; false: it is to end before.
+func (s *Supervisor) turn(hard context.Context, r *owned) bool {
+	timer := time.NewTimer(s.config.QueueTime)
+	defer timer.Stop()
+	select {
+	case <-r.ending: // drained or cancelled while it was being started
+		return false
+	default:
+	}
+	select {
+	case s.slots <- struct{}{}:
+		s.mu.Lock()
+		r.driven = true
+		s.mu.Unlock()
+		return true
+	case <-r.ending:
+	case <-timer.C:
+		r.end(&limit{run.QueueTimeout, "the run waited too long for its turn", true})
+	case <-hard.Done():
+	}
+	return false
+}
+
+// result is how a runtime ended.
+type result struct {
+	stop  agent.Stop
+	err   error
+	ended bool            // it reported the run's end itself
+	late  <-chan struct{} // closed when it has ended after all; nil: it has
+}
+
+// execute runs the runtime until it has stopped; where it is told to, it has
+// stopTime for it.
+func (s *Supervisor) execute(hard context.Context, r *owned, push *ledger.Push) result {
+	ctx, stop := context.WithCancel(hard)
+	defer stop()
+	var out result
+	reported := make(chan struct{}, 1) // holds a hint that the runtime lives
+	exited := make(chan struct{})
+	line := 0
+	emit := func(e agent.Event) error {
+		if ctx.Err() != nil {
+			return agent.ErrEnded
+		}
+		select {
+		case reported <- struct{}{}:
+		default: // one hint is enough
+		}
+		s.config.Observer.Reported(e.Type)
+		line++
+		if push.Send(ctx, line, e) != nil {
+			return agent.ErrEnded
+		}
+		if e.Type == agent.Done || e.Type == agent.Error {
+			out.ended = true
+			stop()
+			return agent.ErrEnded
+		}
+		return nil
+	}
+	go func() {
+		defer close(exited)
+		out.stop, out.err = r.agent.Runner.Run(ctx, r.task(), emit)
+	}()
+	duration, silence := newLimit(r.agent.Limits.Duration), newLimit(r.agent.Limits.Silence)
+	defer duration.Stop()
+	defer silence.Stop()
+	for {
+		select {
+		case <-exited:
+			return out
+		case <-reported:
+			silence.again()
+			continue
+		case <-duration.C:
+			r.end(&limit{run.RunTimeout, "the run took longer than " + r.agent.Limits.Duration.String(), false})
+		case <-silence.C:
+			r.end(&limit{run.RunSilent, "the runtime reported nothing for " + r.agent.Limits.Silence.String(), true})
+		case <-push.Broken():
+			if _, err := push.Wait(hard); !s.refused(err, r) {
+				r.end(errLost)
+			}
+		case <-r.ending:
+		case <-hard.Done():
+		}
+		break
+	}
+	stop()
+	timer := time.NewTimer(stopTime)
+	defer timer.Stop()
+	select {
+	case <-exited:
+		return out
+	case <-timer.C:
+		return result{late: exited}
+	}
+}
+
+// timeLimit is a timer that a runtime's reports put off.
+type timeLimit struct {
+	*time.Timer
+	d time.Duration
+}
+
+// newLimit returns a timer that never fires where d is 0.
+func newLimit(d time.Duration) timeLimit {
+	if d <= 0 {
+		return timeLimit{&time.Timer{}, 0}
+	}
+	return timeLimit{time.NewTimer(d), d}
+}
+
+func (t timeLimit) again() {
+	if t.d > 0 {
+		t.Reset(t.d)
+	}
+}
+
+func (t timeLimit) Stop() {
+	if t.d > 0 {
+		t.Timer.Stop()
+	}
+}
+
+func (r *owned) task() agent.Task {
+	return agent.Task{RunID: string(r.id), ThreadID: r.summary.ThreadID, Input: r.input}
+}
+
+// conclude records the end of a run whose runtime has stopped, or was given up.
+func (s *Supervisor) conclude(hard context.Context, r *owned, epoch uint64, recorder *ledger.Recorder, out result) {
+	var cause error
+	select {
+	case <-r.ending:
+		cause = r.cause
+	default: // it ended by itself
+	}
+	if out.ended {
+		return // its own end is recorded
+	}
+	var c *cancel
+	var l *limit
+	var f *agent.Failure
+	end := agent.Event{Type: agent.Error, ErrorCode: run.RuntimeFailed, ErrorMessage: "the runtime failed"}
+	switch {
+	case errors.As(cause, &c):
+		s.insist(hard, r.id, func() error {
+			_, err := s.config.Runs.Cancel(hard, r.id, epoch, run.Cancellation{
+				Confirmed: out.stop.Proof != "", Proof: out.stop.Proof, Reason: c.reason,
+			})
+			return err
+		})
+		return
+	case errors.As(cause, &l):
+		end.ErrorCode, end.ErrorMessage, end.Retryable = l.code, l.message, l.retryable
+	case cause != nil: // errLost
+		return
+	case out.err == nil:
+		end = agent.Event{Type: agent.Done}
+	case errors.As(out.err, &f):
+		end.ErrorCode, end.ErrorMessage, end.Retryable = f.Code, f.Message, f.Retryable
+	default:
+		s.config.Observer.RuntimeFailed(r.id, out.err)
+	}
+	end.ErrorMessage = beginning(end.ErrorMessage, maxMessage)
+	s.insist(hard, r.id, func() error {
+		push := recorder.Drive(epoch)
+		if err := push.Send(hard, 1, end); err != nil {
+			return err
+		}
+		_, err := push.Wait(hard)
+		return err
+	})
+}
+
+// maxMessage bounds a failure's message, in bytes.
+const maxMessage = 8 << 10
+
+// beginning returns at most n bytes of text, whole characters.
+func beginning(text string, n int) string {
+	n = min(n, len(text))
+	for n < len(text) && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}
+
+// insistPause is how long a refused end waits before it is tried again: an
+// operator has to change something.
+const insistPause = 5 * time.Second
+
+// insist records a run's end until it is recorded, or is not this instance's
+// to record.
+func (s *Supervisor) insist(hard context.Context, id run.ID, record func() error) {
+	for {
+		err := record()
+		var ended *run.EndedError
+		var fenced *run.FencedError
+		if err == nil || errors.As(err, &ended) || errors.As(err, &fenced) || gone(err) || hard.Err() != nil {
+			return
+		}
+		s.config.Observer.RuntimeFailed(id, err)
+		timer := time.NewTimer(insistPause)
+		select {
+		case <-timer.C:
+		case <-hard.Done():
+		}
+		timer.Stop()
+	}
+}
