@@ -56,16 +56,16 @@ func (o *observer) Beat(err error, took time.Duration) {
 
 // Joined implements lease.Observer.
 func (o *observer) Joined(instance string) {
-	o.log.Info().Str("instance", instance).Msg("instance met")
+	o.log.Info().Str("peer", instance).Msg("instance met")
 }
 
 // Left implements lease.Observer.
-func (o *observer) Left(instance string) { o.log.Info().Str("instance", instance).Msg("instance left") }
+func (o *observer) Left(instance string) { o.log.Info().Str("peer", instance).Msg("instance left") }
 
 // Died implements lease.Observer.
 func (o *observer) Died(instance string, silence time.Duration) {
 	o.metrics.Died()
-	o.log.Warn().Str("instance", instance).Dur("silence", silence).Msg("instance lost")
+	o.log.Warn().Str("peer", instance).Dur("silence", silence).Msg("instance lost")
 }
 
 // Reported implements supervisor.Observer.

@@ -25,7 +25,9 @@ type owned struct {
 	err     error
 
 	driven bool          // it has its turn; the Supervisor's lock guards it
-	done   chan struct{} // closed when nothing more happens here
+	done   chan struct{} // closed when nothing more is recorded here
+
+	finish func() // closes done, once
 
 	once   sync.Once
 	ending chan struct{} // closed once cause is set
@@ -33,7 +35,9 @@ type owned struct {
 }
 
 func newOwned(id run.ID, a Agent, input json.RawMessage) *owned {
-	return &owned{id: id, agent: a, input: input, started: make(chan struct{}), done: make(chan struct{}), ending: make(chan struct{})}
+	r := &owned{id: id, agent: a, input: input, started: make(chan struct{}), done: make(chan struct{}), ending: make(chan struct{})}
+	r.finish = sync.OnceFunc(func() { close(r.done) })
+	return r
 }
 
 // end makes the run end for a reason; the first one counts.
@@ -79,6 +83,7 @@ func (s *Supervisor) drive(hard context.Context, r *owned, epoch uint64) {
 			<-s.slots
 		}()
 	}
+	defer r.finish()
 	if hard.Err() != nil {
 		return
 	}

@@ -39,6 +39,7 @@ type Limits struct {
 type Watch interface {
 	Announce(ctx context.Context, id run.ID, kind lease.Kind) error
 	Forget(id run.ID)
+	Heard(id run.ID, last run.Seq, stored bool)
 	Breathes(instance string) bool
 }
 
@@ -184,6 +185,8 @@ func (s *Supervisor) Push(ctx context.Context, start run.Start) (ledger.Summary,
 	summary, created, err := s.config.Runs.Start(ctx, start)
 	if !created && (err != nil || summary.Owner != "" || !summary.EndedAt.IsZero()) && !unknown(err) {
 		s.config.Watch.Forget(start.ID)
+	} else if err == nil {
+		s.config.Watch.Heard(start.ID, summary.LastSeq, true)
 	}
 	return summary, created, err
 }
@@ -256,7 +259,7 @@ func (s *Supervisor) unregister(r *owned) {
 	delete(s.runs, r.id)
 	s.mu.Unlock()
 	s.owning.Done()
-	close(r.done)
+	r.finish()
 }
 
 func (s *Supervisor) owned(id run.ID) *owned {

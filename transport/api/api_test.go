@@ -77,6 +77,7 @@ func open(t *testing.T) *house {
 type nobody struct{}
 
 func (nobody) Announce(context.Context, run.ID, lease.Kind) error { return nil }
+func (nobody) Heard(run.ID, run.Seq, bool)                        {}
 func (nobody) Forget(run.ID)                                      {}
 func (nobody) Breathes(string) bool                               { return false }
 func (nobody) Reported(agent.Type)                                {}
