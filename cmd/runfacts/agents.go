@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -16,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	runs "github.com/runfacts/runfacts/domain/run"
 	"github.com/runfacts/runfacts/domain/supervisor"
 	"github.com/runfacts/runfacts/transport/runner/sandbox"
 	"github.com/runfacts/runfacts/transport/runner/scripted"
@@ -55,8 +57,9 @@ type sandboxConfig struct {
 
 // scriptedConfig is a file of AgentEvents that is played.
 type scriptedConfig struct {
-	File  string   `yaml:"file" json:"file"` // NDJSON; relative to the file
-	Pause duration `yaml:"pause" json:"pause"`
+	File     string   `yaml:"file" json:"file"`   // NDJSON; relative to the file
+	Pause    duration `yaml:"pause" json:"pause"` // before each event; default 100ms
+	Checksum string   `yaml:"-" json:"checksum"`  // of what the file said
 }
 
 // duration is a time.Duration that is written as Go does, 1m30s.
@@ -144,12 +147,14 @@ func (c *agentConfig) build(ctx context.Context, id, base string, log zerolog.Lo
 	if err != nil {
 		return supervisor.Agent{}, err
 	}
-	snapshot, err := json.Marshal(c)
-	if err != nil {
+	var snapshot bytes.Buffer
+	encoder := json.NewEncoder(&snapshot)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(c); err != nil {
 		return supervisor.Agent{}, err
 	}
 	return supervisor.Agent{
-		ID: id, Runtime: c.Runtime, Runner: runner, Config: snapshot,
+		ID: id, Runtime: c.Runtime, Runner: runner, Config: bytes.TrimSpace(snapshot.Bytes()),
 		Limits: supervisor.Limits{Duration: time.Duration(c.MaxDuration), Silence: time.Duration(c.MaxSilence)},
 	}, nil
 }
@@ -250,6 +255,7 @@ func (c *scriptedConfig) build(base string) (agent.Runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.Checksum = runs.Checksum(script)
 	runner, err := scripted.Parse(script, time.Duration(c.Pause))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.File, err)
@@ -276,9 +282,9 @@ func demoAgent(ctx context.Context, log zerolog.Logger) (supervisor.Agent, error
 		return a, nil
 	}
 	log.Info().Err(err).Msg("the demo agent is played without a sandbox")
-	script, err := scripted.Parse([]byte(demoScript), 200*time.Millisecond)
+	runner, err := scripted.Parse([]byte(demoScript), 200*time.Millisecond)
 	if err != nil {
 		return supervisor.Agent{}, err
 	}
-	return supervisor.Agent{ID: demoID, Runtime: "scripted", Runner: script, Config: []byte(`{"agent_id":"demo_agent","runtime":"scripted"}`)}, nil
+	return supervisor.Agent{ID: demoID, Runtime: "scripted", Runner: runner, Config: []byte(`{"agent_id":"demo_agent","runtime":"scripted"}`)}, nil
 }

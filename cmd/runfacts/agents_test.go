@@ -1,0 +1,86 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+)
+
+// configure writes a configuration file and returns its path.
+func configure(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "runfacts.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestConfigurationIsStrict(t *testing.T) {
+	t.Setenv("RUNFACTS_TEST_SECRET", "hunter2")
+	for text, want := range map[string][]string{
+		"agents:\n  a:\n    runtime: scripted\n    scripted: {file: x, speed: 3}\n":                                 {"[4:", "speed"},
+		"agents:\n  a:\n    runtime: sandbox\n    sandbox: {command: [sh], memory: lots}\n":                         {"lots"},
+		"agents:\n  a:\n    runtime: sandbox\n    sandbox: {command: [sh], timeout: 3}\n":                           {"3"},
+		"agents:\n  a: {runtime: magic}\n  b: {}\n":                                                                 {"agent a", `"magic"`, "agent b", "runtime is missing"},
+		"agents:\n  a: {runtime: scripted, sandbox: {command: [sh]}}\n":                                             {"agent a", `section "scripted"`},
+		"agents:\n  a: {runtime: scripted, scripted: {}}\n":                                                         {"scripted.file is missing"},
+		"agents:\n  a: {runtime: scripted, scripted: {file: nowhere.ndjson}}\n":                                     {"nowhere.ndjson"},
+		"agents:\n  a: {runtime: sandbox, sandbox: {stdout: tea, mount: [x], env_from: {K: RUNFACTS_TEST_NONE}}}\n": {"command is missing", `"tea"`, `mount "x"`, "RUNFACTS_TEST_NONE is not set"},
+		"agents: [1]\n": {"runfacts.yaml"},
+	} {
+		_, err := readAgents(t.Context(), configure(t, text), zerolog.Nop())
+		if err == nil {
+			t.Errorf("%s: no error", text)
+			continue
+		}
+		for _, part := range want {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s:\n%v\ndoes not say %s", text, err, part)
+			}
+		}
+	}
+}
+
+// The snapshot is the effective configuration: defaults filled in, secrets by
+// name only. It is the same for the same configuration.
+func TestSnapshotIsTheEffectiveConfiguration(t *testing.T) {
+	if _, err := exec.LookPath("bwrap"); err != nil {
+		t.Skip("bubblewrap is not installed (apt-get install bubblewrap)")
+	}
+	t.Setenv("RUNFACTS_TEST_SECRET", "hunter2")
+	path := configure(t, "agents:\n  shell:\n    runtime: sandbox\n    sandbox:\n      command: [sh, -c, 'echo <hi>']\n      memory: 1GiB\n"+
+		"      timeout: 90s\n      env_from: {KEY: RUNFACTS_TEST_SECRET}\n")
+	agents, err := readAgents(t.Context(), path, zerolog.Nop())
+	if err != nil {
+		if strings.Contains(err.Error(), "cannot be set up here") {
+			t.Skip("this machine allows no sandboxes: ", err)
+		}
+		t.Fatal(err)
+	}
+	again, err := readAgents(t.Context(), path, zerolog.Nop())
+	if err != nil || string(again[0].Config) != string(agents[0].Config) {
+		t.Errorf("read again it is %s, %v", again[0].Config, err)
+	}
+	want := `{"agent_id":"shell","runtime":"sandbox","max_duration":"1m30s","max_silence":"5m0s","sandbox":{"command":["sh","-c","echo <hi>"],` +
+		`"env_from":{"KEY":"RUNFACTS_TEST_SECRET"},"network":false,"stdout":"events","timeout":"1m30s","memory":1073741824,"disk":67108864,"output":67108864,"processes":64}}`
+	if got := string(agents[0].Config); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if !json.Valid(agents[0].Config) || agents[0].Limits.Duration.String() != "1m30s" {
+		t.Errorf("%+v", agents[0].Limits)
+	}
+}
+
+func TestServeRefusesAConfigurationThatIsWrong(t *testing.T) {
+	var errs strings.Builder
+	code := run(t.Context(), []string{"serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--config", configure(t, "agent: {}\n")}, &errs, &errs)
+	if code != 1 || !strings.Contains(errs.String(), "[1:1]") {
+		t.Errorf("exit %d: %s", code, errs.String())
+	}
+}
