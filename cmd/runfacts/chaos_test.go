@@ -21,7 +21,7 @@ import (
 )
 
 // runPart runs a long-running part until the test ends.
-func runPart(t *testing.T, part func(context.Context) error) {
+func runPart(t testing.TB, part func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -23,13 +23,13 @@ const asBinary = "RUNFACTS_TEST_AS_BINARY"
 
 // process is the program in a process of its own.
 type process struct {
-	t    *testing.T
+	t    testing.TB
 	cmd  *exec.Cmd
 	line string // the first line that says where it serves
 	done chan struct{}
 }
 
-func spawn(t *testing.T, args ...string) *process {
+func spawn(t testing.TB, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(os.Args[0], args...), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), asBinary+"=1")
@@ -125,17 +125,6 @@ func (a client) watch(id string, after int) (*sse.Reader, func()) {
 	return sse.NewReader(response.Body, 1<<20), func() { response.Body.Close() }
 }
 
-// event returns the next frame that has data.
-func event(t *testing.T, r *sse.Reader) (sse.Frame, error) {
-	t.Helper()
-	for {
-		f, err := r.Next()
-		if err != nil || f.Data != "" {
-			return f, err
-		}
-	}
-}
-
 func line(n int) string {
 	return fmt.Sprintf("{\"type\":\"delta\",\"content\":\"%d \",\"producer_seq\":%d}\n", n, n)
 }
@@ -159,14 +148,14 @@ func TestKilledInTheMiddleNothingIsLost(t *testing.T) {
 			}
 		}
 		for want := 2 + (round+1)*5; len(seen) < want; {
-			f, err := event(t, r)
+			f, err := nextEvent(r)
 			if err != nil || f.ID != fmt.Sprint(len(seen)+1) {
 				t.Fatalf("%+v, %v; want event %d", f, err, len(seen)+1)
 			}
 			seen = append(seen, f)
 		}
 		server.end(syscall.SIGKILL)
-		if _, err := event(t, r); err == nil {
+		if _, err := nextEvent(r); err == nil {
 			t.Error("a stream outlived its server")
 		}
 		closeStream()
@@ -180,7 +169,7 @@ func TestKilledInTheMiddleNothingIsLost(t *testing.T) {
 	defer closeStream()
 	var text strings.Builder
 	for i := 0; ; i++ {
-		f, err := event(t, r)
+		f, err := nextEvent(r)
 		if err != nil {
 			break
 		}
@@ -246,7 +235,7 @@ func TestTwoInstancesOutliveTheStore(t *testing.T) {
 	}
 	next := 1
 	for {
-		f, err := event(t, r)
+		f, err := nextEvent(r)
 		if err != nil {
 			break
 		}
@@ -260,7 +249,7 @@ func TestTwoInstancesOutliveTheStore(t *testing.T) {
 	}
 }
 
-func freePort(t *testing.T) string {
+func freePort(t testing.TB) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,7 +33,7 @@ import (
 // fleet is instances in processes of their own over one store, each with a
 // proxy on its way there.
 type fleet struct {
-	t       *testing.T
+	t       testing.TB
 	node    *embedded.Node
 	proxies []*faultproxy.Proxy
 	urls    []string
@@ -42,7 +43,7 @@ type fleet struct {
 
 // newFleet starts n instances with agents that talk: for half a second
 // (talker), and for ever (chatter).
-func newFleet(t *testing.T, n int, flags ...string) *fleet {
+func newFleet(t testing.TB, n int, flags ...string) *fleet {
 	t.Helper()
 	f := &fleet{t: t}
 	var err error
@@ -452,4 +453,197 @@ func TestAnOutageOfTheStoreClosesNothing(t *testing.T) {
 	}
 	http.DefaultClient.CloseIdleConnections()
 	impatient.CloseIdleConnections()
+}
+
+// Runs that are over leave no goroutine, process, subscription or name behind.
+func TestAThousandRunsLeaveNothing(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "quick.ndjson"), []byte(`{"type":"delta","content":"x"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text := "agents:\n  quick: {runtime: scripted, scripted: {file: quick.ndjson, pause: 1ms}}\n"
+	kinds := []string{"quick"}
+	if _, err := exec.LookPath("bwrap"); err == nil {
+		text += "  shell: {runtime: sandbox, sandbox: {stdout: text, command: [echo, hi]}}\n"
+		kinds = append(kinds, "shell")
+	}
+	config := filepath.Join(folder, "runfacts.yaml")
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url := serveForTest(t, "--config", config)
+	f := &fleet{t: t, urls: []string{url}}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	lives := func(from, to int) {
+		var next atomic.Int64
+		next.Store(int64(from))
+		var work errgroup.Group
+		for range 16 {
+			work.Go(func() error {
+				for n := next.Add(1); n <= int64(to); n = next.Add(1) {
+					id, agent := fmt.Sprint("run_", n), kinds[0]
+					if n%20 == 0 {
+						agent = kinds[len(kinds)-1]
+					}
+					if err := f.start(ctx, id, agent); err != nil {
+						return err
+					}
+					if n%10 == 0 {
+						if _, err := f.watch(ctx, id); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			})
+		}
+		if err := work.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for _, gauge := range []string{"runfacts_runs_driven", "runfacts_runs_queued", "runfacts_runs_watched"} {
+			for ctx.Err() == nil && metric(t, url, gauge) != 0 {
+				pauseFor(ctx, 10*time.Millisecond)
+			}
+			if n := metric(t, url, gauge); n != 0 {
+				t.Errorf("%s is %v", gauge, n)
+			}
+		}
+		http.DefaultClient.CloseIdleConnections()
+		impatient.CloseIdleConnections()
+	}
+	lives(0, 100)
+	before := metric(t, url, "go_goroutines")
+	lives(100, 1000)
+	for ctx.Err() == nil && metric(t, url, "go_goroutines") > before+10 { // those of connections come and go
+		pauseFor(ctx, 50*time.Millisecond)
+	}
+	if after := metric(t, url, "go_goroutines"); after > before+10 {
+		t.Errorf("%v goroutines after 100 runs, %v after 1,000", before, after)
+	}
+	if n := metric(t, url, `runfacts_runs_ended_total{state="completed"}`); n != 1000 {
+		t.Errorf("%v runs completed", n)
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", os.Getpid(), os.Getpid()))
+	if err == nil && len(strings.Fields(string(children))) > 0 {
+		t.Errorf("processes left: %s", children)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// metric reads one of a server's metrics.
+func metric(t testing.TB, url, name string) float64 {
+	t.Helper()
+	response, err := http.Get(url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
+			n, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// BenchmarkCancelElsewhere measures a cancel that another instance takes: from
+// the request to the owner's stop, which is recorded, and to the answer.
+func BenchmarkCancelElsewhere(b *testing.B) {
+	f := newFleet(b, 2)
+	var stops, answers []time.Duration
+	for n := 0; b.Loop(); n++ {
+		owner, other := client{b, f.urls[0]}, client{b, f.urls[1]}
+		id := fmt.Sprint("cancelled_", n)
+		if status, fields, _ := owner.call("POST", "/api/agent-runs", "application/json", fmt.Sprintf(`{"run_id":%q,"agent_id":"chatter"}`, id)); status != 201 {
+			b.Fatalf("%d %v", status, fields)
+		}
+		frames, closeStream := owner.watch(id, 0)
+		for range 3 { // it runs
+			if _, err := nextEvent(frames); err != nil {
+				b.Fatal(err)
+			}
+		}
+		began := time.Now()
+		answered := make(chan time.Duration, 1)
+		go func() {
+			_, _, _ = other.call("POST", "/api/agent-runs/"+id+"/cancel", "application/json", "{}")
+			answered <- time.Since(began)
+		}()
+		for {
+			frame, err := nextEvent(frames)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if frame.Event == runs.RunCancelled {
+				break
+			}
+		}
+		stops = append(stops, time.Since(began))
+		answers = append(answers, <-answered)
+		closeStream()
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(median(stops), "stop-p50-ms")
+	b.ReportMetric(median(answers), "answer-p50-ms")
+}
+
+// BenchmarkKillToLost measures from an owner's kill -9 to its run's
+// runtime_lost, as a viewer at another instance sees it, in leases.
+func BenchmarkKillToLost(b *testing.B) {
+	const lease = 2 * time.Second
+	f := newFleet(b, 2, "--lease", lease.String())
+	var took []time.Duration
+	for n := 0; b.Loop(); n++ {
+		owner, other := client{b, f.urls[0]}, client{b, f.urls[1]}
+		id := fmt.Sprint("lost_", n)
+		if status, fields, _ := owner.call("POST", "/api/agent-runs", "application/json", fmt.Sprintf(`{"run_id":%q,"agent_id":"chatter"}`, id)); status != 201 {
+			b.Fatalf("%d %v", status, fields)
+		}
+		frames, closeStream := other.watch(id, 0)
+		pauseFor(b.Context(), rand.N(lease)) // anywhere between two heartbeats
+		began := time.Now()
+		f.members[0].end(syscall.SIGKILL)
+		for {
+			frame, err := nextEvent(frames)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if frame.Event == runs.RunFailed {
+				break
+			}
+		}
+		took = append(took, time.Since(began))
+		closeStream()
+		http.DefaultClient.CloseIdleConnections()
+		f.spawn(0)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(median(took)/float64(lease.Milliseconds()), "p50-leases")
+	b.ReportMetric(float64(slices.Max(took).Milliseconds())/float64(lease.Milliseconds()), "max-leases")
+}
+
+// nextEvent returns the next frame that has data.
+func nextEvent(r *sse.Reader) (sse.Frame, error) {
+	for {
+		f, err := r.Next()
+		if err != nil || f.Data != "" {
+			return f, err
+		}
+	}
+}
+
+// median is in milliseconds.
+func median(all []time.Duration) float64 {
+	slices.Sort(all)
+	return float64(all[len(all)/2].Microseconds()) / 1000
 }
