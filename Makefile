@@ -1,4 +1,4 @@
-# make run: serve on the embedded node. make test: every test. See README.md.
+# make run: serve on the embedded node, with a demo agent. make test: every test. See README.md.
 
 VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null)
 LINTER   := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -10,7 +10,7 @@ build:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o bin/runfacts ./cmd/runfacts
 
 run: build
-	bin/runfacts serve
+	bin/runfacts serve --demo
 
 test:
 	go vet ./...

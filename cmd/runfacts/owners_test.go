@@ -339,7 +339,7 @@ func (f *fleet) round(ctx context.Context, id string) (string, error) {
 func (f *fleet) hurt(ctx context.Context, i int) string {
 	proxy, member := f.proxies[i], f.members[i]
 	long := time.Duration(200+rand.IntN(2500)) * time.Millisecond
-	switch rand.IntN(7) {
+	switch rand.IntN(8) {
 	case 0:
 		member.end(syscall.SIGKILL)
 		pauseFor(ctx, long/4)
@@ -370,6 +370,11 @@ func (f *fleet) hurt(ctx context.Context, i int) string {
 		pauseFor(ctx, long)
 		proxy.Flow()
 		return "half-open"
+	case 6:
+		proxy.Throttle(2_000 + rand.IntN(20_000))
+		pauseFor(ctx, long)
+		proxy.Throttle(0)
+		return "throttle"
 	default:
 		proxy.Delay(time.Duration(rand.IntN(60)) * time.Millisecond)
 		pauseFor(ctx, long)

@@ -161,3 +161,16 @@ func FuzzUnquote(f *testing.F) {
 		}
 	})
 }
+
+// Hangul stands beside the surrogates in UTF-8, and is none.
+func TestHangulIsWhole(t *testing.T) {
+	e, err := agent.Decode([]byte(`{"type":"delta","content":"\ud7a3"}`))
+	if err != nil || e.Content.EndsInHalf() || e.Content.String() != "\uD7A3" {
+		t.Errorf("%q, %v", e.Content, err)
+	}
+	for _, text := range []string{"\uD000", "\uD7A3", "\uD7FF", "\uE000"} {
+		if u := agent.Unicode(text); u.EndsInHalf() || u.String() != text {
+			t.Errorf("%q became %q", text, u.String())
+		}
+	}
+}

@@ -52,10 +52,10 @@ func (e *FencedError) Error() string {
 // MayWrite judges the writer of an epoch, 0 being nobody in particular: nil,
 // *OwnedError or *FencedError.
 func (s *State) MayWrite(epoch uint64) error {
-	switch {
-	case epoch == s.Epoch:
+	switch epoch {
+	case s.Epoch:
 		return nil
-	case epoch == 0:
+	case 0:
 		return &OwnedError{s.RunID}
 	}
 	return &FencedError{s.RunID, s.Epoch}

@@ -487,7 +487,7 @@ func TestTheSameStartIsOneRun(t *testing.T) {
 		<-w.mem.Arrived()
 		synctest.Wait()
 		release()
-		if <-answers == <-answers {
+		if one, two := <-answers, <-answers; one == two {
 			t.Error("both or neither were told that they created it")
 		}
 		synctest.Wait()

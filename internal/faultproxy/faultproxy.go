@@ -1,5 +1,5 @@
-// Package faultproxy is a TCP proxy for tests, which cuts, stalls and delays
-// what goes through it.
+// Package faultproxy is a TCP proxy for tests, which cuts, stalls, delays and
+// throttles what goes through it.
 package faultproxy
 
 import (
@@ -20,6 +20,7 @@ type Proxy struct {
 	refuse  bool
 	stalled chan struct{} // bytes wait for it to be closed; nil: they flow
 	delay   time.Duration // of each piece
+	rate    int           // bytes a second of each direction; 0: any
 }
 
 // Listen binds a free port on loopback; connections go to target.
@@ -92,10 +93,13 @@ func (p *Proxy) pipe(to, from net.Conn) {
 	for {
 		n, err := from.Read(buffer)
 		p.mu.Lock()
-		stalled, delay := p.stalled, p.delay
+		stalled, delay, rate := p.stalled, p.delay, p.rate
 		p.mu.Unlock()
 		if stalled != nil {
 			<-stalled
+		}
+		if rate > 0 {
+			delay += time.Duration(n) * time.Second / time.Duration(rate)
 		}
 		if delay > 0 {
 			<-time.After(delay)
@@ -151,4 +155,12 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
+}
+
+// Throttle lets at most rate bytes a second through each connection and
+// direction; 0: any.
+func (p *Proxy) Throttle(rate int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rate = rate
 }

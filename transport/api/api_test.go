@@ -393,3 +393,52 @@ func TestMetricsTellWhatHappened(t *testing.T) {
 		t.Error("a run has become a label")
 	}
 }
+
+func TestConfiguredAgents(t *testing.T) {
+	h := open(t)
+	a := h.do("GET", "/api/agents", "")
+	if want := `{"agents":[{"agent_id":"echo","runtime":"test","agent_snapshot_checksum":"` + run.Checksum([]byte(`{"agent_id":"echo"}`)) + `"}]}`; strings.TrimSpace(a.text) != want {
+		t.Errorf("%s", a.text)
+	}
+	path := "/api/agent-snapshots/" + run.Checksum([]byte(`{"agent_id":"echo"}`))
+	if a := h.do("GET", path, ""); a.status != 404 || a.fields["code"] != "snapshot_not_found" {
+		t.Errorf("before any run: %d %s", a.status, a.text)
+	}
+	a = h.do("POST", "/api/agent-runs", `{"run_id":"owned","agent_id":"echo","input":{"n":12345678901234567890}}`)
+	if a.status != 201 || a.fields["runtime"] != "test" || a.header.Get("Location") != "/api/agent-runs/owned" {
+		t.Fatalf("%d %s", a.status, a.text)
+	}
+	if a := h.do("GET", path, ""); a.status != 200 || a.text != `{"agent_id":"echo"}` || !strings.Contains(a.header.Get("Cache-Control"), "immutable") {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	if a := h.do("POST", "/api/agent-runs", `{"run_id":"owned","agent_id":"echo","input":{"n":12345678901234567890}}`); a.status != 200 {
+		t.Errorf("the same again: %d %s", a.status, a.text)
+	}
+	if a := h.push("/api/agent-runs/owned", `{"type":"delta","content":"mine"}`); a.status != 409 || a.fields["code"] != "run_not_pushed" {
+		t.Errorf("a push into an owned run: %d %s", a.status, a.text)
+	}
+	for body, code := range map[string]string{
+		`{"agent_id":"stranger"}`:                       "unknown_agent",
+		`{"agent_id":"echo","runtime":"langgraph"}`:     "unknown_agent",
+		`{"agent_id":"stranger","runtime":"langgraph"}`: "unknown_agent",
+	} {
+		if a := h.do("POST", "/api/agent-runs", body); a.status != 422 || a.fields["code"] != code {
+			t.Errorf("%s: %d %s", body, a.status, a.text)
+		}
+	}
+	h.do("POST", "/api/agent-runs", `{"run_id":"queued","agent_id":"echo"}`)
+	if a := h.do("POST", "/api/agent-runs", `{"agent_id":"echo"}`); a.status != 503 || a.fields["code"] != "at_capacity" || a.header.Get("Retry-After") == "" {
+		t.Errorf("one too many: %d %s", a.status, a.text)
+	}
+	for id, proof := range map[string]string{"queued": "the runtime was never started", "owned": "it said so"} {
+		if a := h.do("POST", "/api/agent-runs/"+id+"/cancel", `{"reason":"enough"}`); a.status != 200 || a.fields["status"] != "cancelled" {
+			t.Errorf("%s: %d %s", id, a.status, a.text)
+		}
+		if a := h.do("GET", "/api/agent-runs/"+id+"/events", "", "Accept", "application/json"); !strings.Contains(a.text, `"proof":"`+proof+`"`) {
+			t.Errorf("%s: %s", id, a.text)
+		}
+	}
+	if a := h.do("GET", "/api/agent-runs/owned/events", "", "Accept", "application/json"); !strings.Contains(a.text, `12345678901234567890}"`) {
+		t.Errorf("the input did not arrive to the letter: %s", a.text)
+	}
+}
