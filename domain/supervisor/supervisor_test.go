@@ -59,7 +59,9 @@ func (r *runtime) Run(ctx context.Context, task agent.Task, emit func(agent.Even
 	}
 }
 
+// says returns when what it says is taken.
 func (r *runtime) says(text string) {
+	defer synctest.Wait()
 	r.events <- agent.Event{Type: agent.Delta, BlockType: agent.Text, Content: agent.Unicode(text)}
 }
 
