@@ -58,6 +58,7 @@ type Event struct {
 	IsError          bool            // tool_result
 
 	Artifact json.RawMessage // artifact: an object
+	Bytes    []byte          // artifact: its content, where the runner has it; never part of the JSON
 
 	Answer Unicode // done; empty: the runtime gave none
 
