@@ -27,6 +27,33 @@ type Task struct {
 	RunID    string
 	ThreadID string          // "": none
 	Input    json.RawMessage // compact JSON; nil is null
+
+	// Rejoin is set where the runtime was driven by another instance before.
+	// Only a Rejoiner gets such a task.
+	Rejoin *Rejoin
+
+	// Answer waits until an external call's answer is committed, under the
+	// call's canonical id. Errors: ctx's. Safe for concurrent use.
+	Answer func(ctx context.Context, toolCallID string) (Answer, error)
+}
+
+// Rejoin is where to go on.
+type Rejoin struct {
+	Cursor *string // of the last event that is recorded; nil: none is
+}
+
+// Answer is what somebody outside answered to an external call.
+type Answer struct {
+	ToolCallID string
+	Result     json.RawMessage // compact JSON
+	IsError    bool
+}
+
+// Rejoiner is a Runner whose runtimes outlive the instance that drives them:
+// another one can go on behind a recorded cursor, without a lost or doubled event.
+type Rejoiner interface {
+	Runner
+	Rejoins()
 }
 
 // Stop is what is known of a runtime's end.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -108,7 +109,7 @@ func (r *Runs) Summary(ctx context.Context, id run.ID, producer string) (Summary
 // summary beside it means that the end will be recorded once the store answers,
 // unless the process ends before.
 func (r *Runs) Cancel(ctx context.Context, id run.ID, epoch uint64, c run.Cancellation) (Summary, error) {
-	return r.act(ctx, id, func(s *run.State) (run.Decision, error) {
+	return r.act(ctx, id, true, func(s *run.State) (run.Decision, error) {
 		if s.Status() == run.Cancelled {
 			return run.Decision{}, nil // cancelled already: as wished
 		}
@@ -121,11 +122,30 @@ func (r *Runs) Cancel(ctx context.Context, id run.ID, epoch uint64, c run.Cancel
 	})
 }
 
+// Answer records what somebody outside answered to an external call; answered
+// is whether that was recorded before. With dry it only looks. epoch is as for
+// Cancel. Errors as for Summary, *run.NoCallError, *run.AnsweredError,
+// *run.EndedError, *run.TooLargeError, *run.FencedError.
+func (r *Runs) Answer(ctx context.Context, id run.ID, epoch uint64, a agent.Answer, dry bool) (summary Summary, answered bool, err error) {
+	summary, err = r.act(ctx, id, false, func(s *run.State) (run.Decision, error) {
+		d, err := s.Answer(a, r.config.Now(), r.config.MaxAppend)
+		answered = err == nil && len(d.Candidates) == 0
+		if err == nil && !answered && !dry {
+			err = s.MayWrite(epoch)
+		}
+		if dry || err != nil {
+			return run.Decision{}, err
+		}
+		return d, nil
+	})
+	return summary, answered, err
+}
+
 // Lose ends the run as lost, if it still ends where its observer saw it end
 // (e.LastSeq): otherwise somebody lives who writes it, and the answer is a
 // *ConflictError. Errors as for Summary, *run.EndedError.
 func (r *Runs) Lose(ctx context.Context, id run.ID, e run.Evidence) (Summary, error) {
-	return r.act(ctx, id, func(s *run.State) (run.Decision, error) {
+	return r.act(ctx, id, true, func(s *run.State) (run.Decision, error) {
 		if s.LastSeq != e.LastSeq {
 			return run.Decision{}, &ConflictError{id, e.LastSeq}
 		}
@@ -136,7 +156,7 @@ func (r *Runs) Lose(ctx context.Context, id run.ID, e run.Evidence) (Summary, er
 // Resume makes owner the run's owner, in the next epoch, under the same
 // condition and with the same errors as Lose.
 func (r *Runs) Resume(ctx context.Context, id run.ID, owner string, e run.Evidence) (Summary, error) {
-	return r.act(ctx, id, func(s *run.State) (run.Decision, error) {
+	return r.act(ctx, id, false, func(s *run.State) (run.Decision, error) {
 		if s.LastSeq != e.LastSeq {
 			return run.Decision{}, &ConflictError{id, e.LastSeq}
 		}
@@ -144,8 +164,8 @@ func (r *Runs) Resume(ctx context.Context, id run.ID, owner string, e run.Eviden
 	})
 }
 
-func (r *Runs) act(ctx context.Context, id run.ID, a act) (Summary, error) {
-	return r.ask(ctx, id, "", &entry{act: a, done: make(chan error, 1)})
+func (r *Runs) act(ctx context.Context, id run.ID, final bool, a act) (Summary, error) {
+	return r.ask(ctx, id, "", &entry{act: a, final: final, done: make(chan error, 1)})
 }
 
 // ask puts a question to the run's writer and returns the state behind the

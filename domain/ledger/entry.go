@@ -17,6 +17,7 @@ type entry struct {
 	line  int
 	whole bool // its half surrogate waits no longer
 	act   act
+	final bool       // the act ends the run
 	done  chan error // for what is not an AgentEvent; holds the one answer
 
 	last int // in a batch: the index of the last event that holds its facts
@@ -37,7 +38,7 @@ func (e *entry) looks() bool { return e.push == nil && e.act == nil }
 
 // ends reports whether the entry may end the run.
 func (e *entry) ends() bool {
-	return e.act != nil || e.event.Type == agent.Done || e.event.Type == agent.Error
+	return e.final || e.event.Type == agent.Done || e.event.Type == agent.Error
 }
 
 func (e *entry) producer() string {

@@ -16,6 +16,8 @@ type call struct {
 	open        bool
 	external    bool
 	synthesized bool
+	result      string // checksum of an external call's answer
+	isError     bool   // of an external call's answer
 }
 
 // calls pairs starts and results. Models reuse ids, so one id of a runtime
@@ -117,12 +119,16 @@ func (c *calls) start(p *Payload) {
 }
 
 // complete folds a tool.call.completed.
-func (c *calls) complete(id string) {
+func (c *calls) complete(p *Payload) {
+	id := p.ToolCallID
 	one, ok := c.byID.get(id)
 	if !ok || !one.open {
 		return
 	}
 	one.open = false
+	if one.external {
+		one.result, one.isError = p.ResultChecksum, p.IsError
+	}
 	c.byID.set(id, one)
 	c.open = slices.DeleteFunc(slices.Clone(c.open), func(o string) bool { return o == id })
 	c.cost -= one.cost()

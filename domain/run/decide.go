@@ -185,10 +185,16 @@ func (d *draft) toolResult(e *agent.Event) {
 		known = call{id: e.ToolCallID}
 		d.add(ToolCallStarted, Payload{MessageID: d.message, ToolCallID: known.id, ToolName: e.ToolName, Synthesized: true})
 	}
-	p := Payload{MessageID: d.message, ToolCallID: known.id, ToolName: e.ToolName, Result: e.ToolResult, IsError: e.IsError}
-	if p.ToolName == "" {
-		p.ToolName = known.name
+	name := e.ToolName
+	if name == "" {
+		name = known.name
 	}
+	d.complete(known.id, name, e.ToolResult, e.IsError)
+}
+
+// complete adds a call's result.
+func (d *draft) complete(id, name string, result json.RawMessage, isError bool) {
+	p := Payload{MessageID: d.message, ToolCallID: id, ToolName: name, Result: result, IsError: isError}
 	p.ResultChecksum = Checksum(p.Result)
 	if p.Result[0] == '"' {
 		text := agent.Unquote(p.Result).String()

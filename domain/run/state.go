@@ -210,7 +210,7 @@ func (s *State) fold(kind string, p *Payload, at time.Time) {
 		s.calls.start(p)
 		s.block.left = true
 	case ToolCallCompleted:
-		s.calls.complete(p.ToolCallID)
+		s.calls.complete(p)
 	case ArtifactCreated:
 		s.artifacts.set(p.ArtifactID, struct{}{})
 		s.products++

@@ -1,0 +1,51 @@
+package run
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/runfacts/runfacts/domain/agent"
+)
+
+// NoCallError refuses an answer to a call that nobody outside is asked for.
+type NoCallError struct {
+	Run        ID
+	ToolCallID string
+}
+
+func (e *NoCallError) Error() string {
+	return fmt.Sprintf("run %s has no external call %q", e.Run, e.ToolCallID)
+}
+
+// AnsweredError refuses another answer than the one that is recorded.
+type AnsweredError struct {
+	Run        ID
+	ToolCallID string
+}
+
+func (e *AnsweredError) Error() string {
+	return fmt.Sprintf("run %s: call %q has another answer already", e.Run, e.ToolCallID)
+}
+
+// Answer returns the fact that somebody outside answered an external call, or
+// none where that very answer is recorded. limit is as for Decide.
+// Errors: *NoCallError, *AnsweredError, *EndedError, *TooLargeError.
+func (s *State) Answer(a agent.Answer, now time.Time, limit int) (Decision, error) {
+	one, ok := s.calls.byID.get(a.ToolCallID)
+	if !ok || !one.external {
+		return Decision{}, &NoCallError{s.RunID, a.ToolCallID}
+	}
+	d := draft{state: s, message: s.message, at: now.UTC().Truncate(time.Microsecond)}
+	d.complete(one.id, one.name, a.Result, a.IsError)
+	switch {
+	case !one.open && one.result == d.out.Candidates[0].Payload.ResultChecksum && one.isError == a.IsError:
+		return Decision{}, nil
+	case s.Terminal():
+		return Decision{}, &EndedError{s.RunID, s.Status()}
+	case !one.open:
+		return Decision{}, &AnsweredError{s.RunID, a.ToolCallID}
+	case d.size() > limit:
+		return Decision{}, &TooLargeError{s.RunID, limit}
+	}
+	return d.out, nil
+}
