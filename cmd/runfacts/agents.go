@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 	"github.com/runfacts/runfacts/domain/agent"
 	runs "github.com/runfacts/runfacts/domain/run"
 	"github.com/runfacts/runfacts/domain/supervisor"
+	"github.com/runfacts/runfacts/transport/runner/langgraph"
 	"github.com/runfacts/runfacts/transport/runner/sandbox"
 	"github.com/runfacts/runfacts/transport/runner/scripted"
 )
@@ -33,11 +35,20 @@ type agentsFile struct {
 // agentConfig is one agent. Exactly the section of its runtime is given.
 type agentConfig struct {
 	AgentID     string          `yaml:"-" json:"agent_id"`
-	Runtime     string          `yaml:"runtime" json:"runtime"`           // sandbox or scripted
+	Runtime     string          `yaml:"runtime" json:"runtime"`           // langgraph, sandbox or scripted
 	MaxDuration duration        `yaml:"max_duration" json:"max_duration"` // of a run; default 10m
 	MaxSilence  duration        `yaml:"max_silence" json:"max_silence"`   // between two AgentEvents; default 5m
+	MaxWait     duration        `yaml:"max_wait" json:"max_wait"`         // for answers from outside; default 24h
 	Sandbox     *sandboxConfig  `yaml:"sandbox" json:"sandbox,omitempty"`
 	Scripted    *scriptedConfig `yaml:"scripted" json:"scripted,omitempty"`
+	LangGraph   *langConfig     `yaml:"langgraph" json:"langgraph,omitempty"`
+}
+
+// langConfig is a graph on a LangGraph server.
+type langConfig struct {
+	URL       string `yaml:"url" json:"url"`
+	Assistant string `yaml:"assistant" json:"assistant"`               // an assistant's or a graph's id
+	APIKeyEnv string `yaml:"api_key_env" json:"api_key_env,omitempty"` // variable of this server's environment
 }
 
 // sandboxConfig is a command under bubblewrap.
@@ -126,15 +137,16 @@ func (c *agentConfig) build(ctx context.Context, id, base string, log zerolog.Lo
 	}
 	c.AgentID = id
 	c.MaxDuration, c.MaxSilence = c.MaxDuration.or(10*time.Minute), c.MaxSilence.or(5*time.Minute)
+	c.MaxWait = c.MaxWait.or(24 * time.Hour)
 	var runner agent.Runner
 	var err error
 	switch sections := c.sections(); {
 	case id == "" || len(id) > 128:
 		err = errors.New("an agent's id has 1 to 128 bytes")
 	case c.Runtime == "":
-		err = errors.New("runtime is missing: sandbox or scripted")
-	case c.Runtime != "sandbox" && c.Runtime != "scripted":
-		err = fmt.Errorf("runtime %q is none of sandbox, scripted", c.Runtime)
+		err = errors.New("runtime is missing: langgraph, sandbox or scripted")
+	case c.Runtime != "langgraph" && c.Runtime != "sandbox" && c.Runtime != "scripted":
+		err = fmt.Errorf("runtime %q is none of langgraph, sandbox, scripted", c.Runtime)
 	case len(sections) != 1 || sections[0] != c.Runtime:
 		err = fmt.Errorf("runtime %s needs a section %q, and no other", c.Runtime, c.Runtime)
 	case c.Sandbox != nil:
@@ -143,6 +155,8 @@ func (c *agentConfig) build(ctx context.Context, id, base string, log zerolog.Lo
 		runner, err = c.Sandbox.build(ctx, base, log)
 	case c.Scripted != nil:
 		runner, err = c.Scripted.build(base)
+	case c.LangGraph != nil:
+		runner, err = c.LangGraph.build()
 	}
 	if err != nil {
 		return supervisor.Agent{}, err
@@ -155,7 +169,7 @@ func (c *agentConfig) build(ctx context.Context, id, base string, log zerolog.Lo
 	}
 	return supervisor.Agent{
 		ID: id, Runtime: c.Runtime, Runner: runner, Config: bytes.TrimSpace(snapshot.Bytes()),
-		Limits: supervisor.Limits{Duration: time.Duration(c.MaxDuration), Silence: time.Duration(c.MaxSilence)},
+		Limits: supervisor.Limits{Duration: time.Duration(c.MaxDuration), Silence: time.Duration(c.MaxSilence), Wait: time.Duration(c.MaxWait)},
 	}, nil
 }
 
@@ -166,6 +180,9 @@ func (c *agentConfig) sections() (names []string) {
 	}
 	if c.Scripted != nil {
 		names = append(names, "scripted")
+	}
+	if c.LangGraph != nil {
+		names = append(names, "langgraph")
 	}
 	return names
 }
@@ -261,6 +278,28 @@ func (c *scriptedConfig) build(base string) (agent.Runner, error) {
 		return nil, fmt.Errorf("%s: %w", c.File, err)
 	}
 	return runner, nil
+}
+
+func (c *langConfig) build() (agent.Runner, error) {
+	var faults []error
+	if u, err := url.Parse(c.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
+		// A password in it would end up in the snapshot.
+		faults = append(faults, errors.New("langgraph.url must be http://… or https://…, without credentials"))
+	}
+	if c.Assistant == "" {
+		faults = append(faults, errors.New("langgraph.assistant is missing"))
+	}
+	key := ""
+	if c.APIKeyEnv != "" {
+		var ok bool
+		if key, ok = os.LookupEnv(c.APIKeyEnv); !ok {
+			faults = append(faults, fmt.Errorf("langgraph.api_key_env: %s is not set in the environment", c.APIKeyEnv))
+		}
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	return langgraph.New(langgraph.Config{URL: c.URL, Assistant: c.Assistant, APIKey: key}), nil
 }
 
 // demoScript is what the demo agent says.

@@ -32,6 +32,7 @@ func TestConfigurationIsStrict(t *testing.T) {
 		"agents:\n  a: {runtime: scripted, scripted: {}}\n":                                                         {"scripted.file is missing"},
 		"agents:\n  a: {runtime: scripted, scripted: {file: nowhere.ndjson}}\n":                                     {"nowhere.ndjson"},
 		"agents:\n  a: {runtime: sandbox, sandbox: {stdout: tea, mount: [x], env_from: {K: RUNFACTS_TEST_NONE}}}\n": {"command is missing", `"tea"`, `mount "x"`, "RUNFACTS_TEST_NONE is not set"},
+		"agents:\n  a: {runtime: langgraph, langgraph: {url: \"http://u:p@h\", api_key_env: RUNFACTS_TEST_NONE}}\n": {"without credentials", "assistant is missing", "RUNFACTS_TEST_NONE is not set"},
 		"agents: [1]\n": {"runfacts.yaml"},
 	} {
 		_, err := readAgents(t.Context(), configure(t, text), zerolog.Nop())
@@ -67,7 +68,7 @@ func TestSnapshotIsTheEffectiveConfiguration(t *testing.T) {
 	if err != nil || string(again[0].Config) != string(agents[0].Config) {
 		t.Errorf("read again it is %s, %v", again[0].Config, err)
 	}
-	want := `{"agent_id":"shell","runtime":"sandbox","max_duration":"1m30s","max_silence":"5m0s","sandbox":{"command":["sh","-c","echo <hi>"],` +
+	want := `{"agent_id":"shell","runtime":"sandbox","max_duration":"1m30s","max_silence":"5m0s","max_wait":"24h0m0s","sandbox":{"command":["sh","-c","echo <hi>"],` +
 		`"env_from":{"KEY":"RUNFACTS_TEST_SECRET"},"network":false,"stdout":"events","timeout":"1m30s","memory":1073741824,"disk":67108864,"output":67108864,"processes":64}}`
 	if got := string(agents[0].Config); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -164,7 +164,7 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 	seen.leases = leases
 	work := ledger.NewRuns(ledger.Config{Ledger: store, MaxAppend: c.MaxAppend, Now: time.Now, Nonce: nonce, Observer: seen})
 	owner := supervisor.New(supervisor.Config{
-		Runs: work, Follower: store, Side: store, Watch: leases, Observer: seen, Agents: agents, Instance: instance,
+		Runs: work, Reader: store, Follower: store, Side: store, Watch: leases, Observer: seen, Agents: agents, Instance: instance,
 		MaxRuns: c.MaxRuns, MaxQueue: c.MaxQueue, QueueTime: c.QueueTime,
 	})
 	m.Own(owner.Counts, leases.Holds)

@@ -14,7 +14,9 @@ type Runner interface {
 	// through emit, and returns once the runtime has stopped: by itself, since
 	// ctx ended, or since emit failed. emit waits while the run's queue is
 	// full. Once ctx has ended Run returns within a bounded time of its own,
-	// whether the runtime obeys or not.
+	// whether the runtime obeys or not. Where ctx's cause is ErrTakenOver, or only
+	// that the process ends (context.Canceled), somebody else may go on with the
+	// runtime. After an error of emit ctx ends soon.
 	//
 	// nil: the runtime came to its end; where it reported neither done nor
 	// error, it is done. *Failure: it failed, for a reason that the run shall
@@ -39,7 +41,7 @@ type Task struct {
 
 // Rejoin is where to go on.
 type Rejoin struct {
-	Cursor *string // of the last event that is recorded; nil: none is
+	Cursor *string // the last one that is recorded; nil: none is
 }
 
 // Answer is what somebody outside answered to an external call.
@@ -62,6 +64,10 @@ type Stop struct {
 	// 0"; "": nothing does.
 	Proof string
 }
+
+// ErrTakenOver is ctx's cause where another instance drives the runtime now: what
+// outlives its driver must be left running.
+var ErrTakenOver = errors.New("another instance took the run over")
 
 // ErrEnded is what emit answers once nothing more of the run is recorded: it has
 // ended, or is not this instance's any more.

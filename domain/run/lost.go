@@ -11,6 +11,7 @@ const (
 	InstanceStopped = "instance_stopped" // its owner was told to stop
 	RunTimeout      = "run_timeout"      // it took longer than it may
 	RunSilent       = "run_silent"       // its runtime reported nothing for longer than it may
+	WaitTimeout     = "wait_timeout"     // nobody answered its external calls for longer than it may wait
 	QueueTimeout    = "queue_timeout"    // it waited longer than it may for its turn
 	RuntimeFailed   = "runtime_failed"   // its runtime ended badly and gave no code of its own
 )

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
@@ -133,10 +134,14 @@ func (s *Supervisor) obey(ctx context.Context) {
 	stream := lease.CommandStream(s.config.Instance)
 	_ = s.config.Side.Listen(ctx, stream, 0, func(n ledger.Note) error { // ends with ctx
 		var c command
-		if n.Type == cancelType && json.Unmarshal(n.Data, &c) == nil {
+		var g given
+		switch {
+		case n.Type == cancelType && json.Unmarshal(n.Data, &c) == nil:
 			if r := s.owned(c.RunID); r != nil {
 				r.end(&cancel{c.Reason})
 			}
+		case n.Type == answerType && json.Unmarshal(n.Data, &g) == nil:
+			s.spawn(func(ctx context.Context) { s.obeyAnswer(ctx, g) })
 		}
 		if n.Seq%trimEvery == 0 {
 			_ = s.config.Side.Trim(ctx, stream, n.Seq) // the next time does it as well
@@ -145,19 +150,29 @@ func (s *Supervisor) obey(ctx context.Context) {
 	})
 }
 
-// demanded returns why somebody wanted a run of a dead owner cancelled, if the
-// owner left that unanswered.
-func (s *Supervisor) demanded(ctx context.Context, owner string, id run.ID) (reason string, found bool, err error) {
+// demands is what a dead owner was asked to do with a run.
+type demands struct {
+	cancelled bool
+	reason    string
+	answers   []agent.Answer
+}
+
+// demanded reads what a dead owner may have left undone.
+func (s *Supervisor) demanded(ctx context.Context, owner string, id run.ID) (d demands, err error) {
 	for after := uint64(0); ; {
 		notes, err := s.config.Side.Notes(ctx, lease.CommandStream(owner), after, 1000)
 		if err != nil || len(notes) == 0 {
-			return "", false, err
+			return d, err
 		}
 		for _, n := range notes {
 			after = n.Seq
 			var c command
-			if n.Type == cancelType && json.Unmarshal(n.Data, &c) == nil && c.RunID == id {
-				return c.Reason, true, nil
+			var g given
+			switch {
+			case n.Type == cancelType && json.Unmarshal(n.Data, &c) == nil && c.RunID == id:
+				d.cancelled, d.reason = true, c.Reason
+			case n.Type == answerType && json.Unmarshal(n.Data, &g) == nil && g.RunID == id:
+				d.answers = append(d.answers, agent.Answer{ToolCallID: g.ToolCallID, Result: g.Result, IsError: g.IsError})
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
@@ -33,19 +34,23 @@ func (s *Supervisor) Inherit(ctx context.Context, id run.ID, d lease.Death) (lea
 	case d.Owner == "" && summary.LastSeq != d.LastSeq:
 		return lease.Alive, summary.LastSeq, nil
 	}
+	evidence := run.Evidence{Owner: d.Owner, Observer: s.config.Instance, Silence: d.Silence, LastSeq: summary.LastSeq}
 	if d.Owner != "" {
-		reason, found, err := s.demanded(ctx, d.Owner, id)
+		left, err := s.demanded(ctx, d.Owner, id)
 		if err != nil {
 			return 0, 0, err
 		}
-		if found {
-			_, err = s.config.Runs.Cancel(ctx, id, 0, run.Cancellation{Reason: reason})
+		if left.cancelled {
+			_, err = s.config.Runs.Cancel(ctx, id, 0, run.Cancellation{Reason: left.reason})
 			return verdict(err)
 		}
+		if a, ok := s.agents[summary.AgentID]; ok && a.Runtime == summary.Runtime {
+			if _, ok := a.Runner.(agent.Rejoiner); ok {
+				return s.takeOver(ctx, id, a, evidence, left.answers)
+			}
+		}
 	}
-	_, err = s.config.Runs.Lose(ctx, id, run.Evidence{
-		Owner: d.Owner, Observer: s.config.Instance, Silence: d.Silence, LastSeq: summary.LastSeq,
-	})
+	_, err = s.config.Runs.Lose(ctx, id, evidence)
 	if err == nil {
 		s.config.Observer.Lost(id, d.Owner, d.Silence)
 	}
@@ -96,8 +101,11 @@ func (s *Supervisor) review(ctx context.Context) {
 			continue // its start is on its way still
 		}
 		summary, err := s.config.Runs.Summary(ctx, r.id, "")
-		if gone(err) || err == nil && (!summary.EndedAt.IsZero() || summary.Owner != s.config.Instance) {
+		switch {
+		case gone(err), err == nil && !summary.EndedAt.IsZero():
 			r.end(errLost)
+		case err == nil && summary.Owner != s.config.Instance:
+			r.end(agent.ErrTakenOver)
 		}
 	}
 }

@@ -29,13 +29,20 @@ type owned struct {
 
 	finish func() // closes done, once
 
+	rejoin *agent.Rejoin // of a run that was taken over
+
+	calls                  // external ones
+	answered chan struct{} // holds a hint that one was answered
+
 	once   sync.Once
 	ending chan struct{} // closed once cause is set
-	cause  error         // why it is to end: *cancel, *limit or errLost
+	cause  error         // why it is to end: *cancel, *limit, errLost or agent.ErrTakenOver
 }
 
 func newOwned(id run.ID, a Agent, input json.RawMessage) *owned {
 	r := &owned{id: id, agent: a, input: input, started: make(chan struct{}), done: make(chan struct{}), ending: make(chan struct{})}
+	r.answered = make(chan struct{}, 1)
+	r.changed, r.open, r.answers = make(chan struct{}), make(map[string]bool), make(map[string]agent.Answer)
 	r.finish = sync.OnceFunc(func() { close(r.done) })
 	return r
 }
@@ -61,8 +68,17 @@ type limit struct {
 
 func (l *limit) Error() string { return l.message }
 
-// errLost: the run is not this instance's any more.
-var errLost = errors.New("the run ended elsewhere or was taken over")
+// errLost: somebody else has ended the run.
+var errLost = errors.New("the run ended elsewhere")
+
+// lost says why a run is not this instance's any more.
+func lost(err error) error {
+	var fenced *run.FencedError
+	if errors.As(err, &fenced) {
+		return agent.ErrTakenOver
+	}
+	return errLost
+}
 
 // neverStarted is the proof for a run that was stopped before its turn.
 const neverStarted = "the runtime was never started"
@@ -143,8 +159,8 @@ type result struct {
 // execute runs the runtime until it has stopped; where it is told to, it has
 // stopTime for it.
 func (s *Supervisor) execute(hard context.Context, r *owned, push *ledger.Push) result {
-	ctx, stop := context.WithCancel(hard)
-	defer stop()
+	ctx, stop := context.WithCancelCause(hard)
+	defer stop(nil)
 	var out result
 	reported := make(chan struct{}, 1) // holds a hint that the runtime lives
 	exited := make(chan struct{})
@@ -158,13 +174,14 @@ func (s *Supervisor) execute(hard context.Context, r *owned, push *ledger.Push) 
 		default: // one hint is enough
 		}
 		s.config.Observer.Reported(e.Type)
+		r.follow(&e)
 		line++
 		if push.Send(ctx, line, e) != nil {
 			return agent.ErrEnded
 		}
 		if e.Type == agent.Done || e.Type == agent.Error {
 			out.ended = true
-			stop()
+			stop(agent.ErrEnded)
 			return agent.ErrEnded
 		}
 		return nil
@@ -173,30 +190,40 @@ func (s *Supervisor) execute(hard context.Context, r *owned, push *ledger.Push) 
 		defer close(exited)
 		out.stop, out.err = r.agent.Runner.Run(ctx, r.task(), emit)
 	}()
-	duration, silence := newLimit(r.agent.Limits.Duration), newLimit(r.agent.Limits.Silence)
-	defer duration.Stop()
-	defer silence.Stop()
+	bounds := newClock(r.agent.Limits)
+	defer bounds.stop()
 	for {
+		bounds.set(r.waits())
 		select {
 		case <-exited:
 			return out
 		case <-reported:
-			silence.again()
+			bounds.again()
 			continue
-		case <-duration.C:
+		case <-r.answered:
+			bounds.again()
+			continue
+		case <-bounds.duration.C:
 			r.end(&limit{run.RunTimeout, "the run took longer than " + r.agent.Limits.Duration.String(), false})
-		case <-silence.C:
+		case <-bounds.silence.C:
 			r.end(&limit{run.RunSilent, "the runtime reported nothing for " + r.agent.Limits.Silence.String(), true})
+		case <-bounds.wait.C:
+			r.end(&limit{run.WaitTimeout, "nobody answered within " + r.agent.Limits.Wait.String(), false})
 		case <-push.Broken():
 			if _, err := push.Wait(hard); !s.refused(err, r) {
-				r.end(errLost)
+				r.end(lost(err))
 			}
 		case <-r.ending:
 		case <-hard.Done():
 		}
 		break
 	}
-	stop()
+	select {
+	case <-r.ending:
+		stop(r.cause)
+	default: // the process ends
+		stop(nil)
+	}
 	timer := time.NewTimer(stopTime)
 	defer timer.Stop()
 	select {
@@ -207,34 +234,8 @@ func (s *Supervisor) execute(hard context.Context, r *owned, push *ledger.Push) 
 	}
 }
 
-// timeLimit is a timer that a runtime's reports put off.
-type timeLimit struct {
-	*time.Timer
-	d time.Duration
-}
-
-// newLimit returns a timer that never fires where d is 0.
-func newLimit(d time.Duration) timeLimit {
-	if d <= 0 {
-		return timeLimit{&time.Timer{}, 0}
-	}
-	return timeLimit{time.NewTimer(d), d}
-}
-
-func (t timeLimit) again() {
-	if t.d > 0 {
-		t.Reset(t.d)
-	}
-}
-
-func (t timeLimit) Stop() {
-	if t.d > 0 {
-		t.Timer.Stop()
-	}
-}
-
 func (r *owned) task() agent.Task {
-	return agent.Task{RunID: string(r.id), ThreadID: r.summary.ThreadID, Input: r.input}
+	return agent.Task{RunID: string(r.id), ThreadID: r.summary.ThreadID, Input: r.input, Rejoin: r.rejoin, Answer: r.answer}
 }
 
 // conclude records the end of a run whose runtime has stopped, or was given up.
@@ -263,7 +264,7 @@ func (s *Supervisor) conclude(hard context.Context, r *owned, epoch uint64, reco
 		return
 	case errors.As(cause, &l):
 		end.ErrorCode, end.ErrorMessage, end.Retryable = l.code, l.message, l.retryable
-	case cause != nil: // errLost
+	case cause != nil: // it is not ours to end
 		return
 	case out.err == nil:
 		end = agent.Event{Type: agent.Done}

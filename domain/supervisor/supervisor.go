@@ -32,7 +32,8 @@ type Agent struct {
 // Limits bound one run. Each that is reached ends it.
 type Limits struct {
 	Duration time.Duration // from the runtime's start; 0: none
-	Silence  time.Duration // between two AgentEvents; 0: none
+	Silence  time.Duration // between two AgentEvents, while it waits for nobody; 0: none
+	Wait     time.Duration // for answers from outside; 0: none. Duration does not count meanwhile
 }
 
 // Watch is what the supervisor needs of the leases (lease.Leases).
@@ -53,6 +54,7 @@ type Observer interface {
 // Config is what a Supervisor needs. All of it must be set, but for Agents.
 type Config struct {
 	Runs     *ledger.Runs
+	Reader   ledger.Reader
 	Follower ledger.Follower
 	Side     ledger.Side
 	Watch    Watch

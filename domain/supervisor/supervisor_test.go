@@ -118,7 +118,7 @@ func (w *world) join(name string, change func(*supervisor.Config)) *instance {
 	i.runs = ledger.NewRuns(ledger.Config{Ledger: w.mem, MaxAppend: 100_000, Now: time.Now, Observer: i,
 		Nonce: func() string { return fmt.Sprint(name, nonces.Add(1)) }})
 	c := supervisor.Config{
-		Runs: i.runs, Follower: w.mem, Side: i.line, Watch: i, Observer: i, Instance: name,
+		Runs: i.runs, Reader: w.mem, Follower: w.mem, Side: i.line, Watch: i, Observer: i, Instance: name,
 		Agents:  []supervisor.Agent{{ID: "robot", Runtime: "test", Runner: i.runtime, Config: config, Limits: supervisor.Limits{Duration: time.Hour, Silence: 10 * time.Minute}}},
 		MaxRuns: 2, MaxQueue: 2, QueueTime: time.Minute,
 	}

@@ -77,6 +77,7 @@ func New(c Config) *Server {
 	runs.GET("/:run_id/events", s.events)
 	runs.POST("/:run_id/agent-events", s.push)
 	runs.POST("/:run_id/cancel", s.cancel)
+	runs.POST("/:run_id/tool-results", s.answerCall)
 	e.GET("/api/agents", s.agents)
 	e.GET("/api/agent-snapshots/:checksum", s.snapshot)
 	e.GET("/healthz", func(c echo.Context) error { return s.fresh(c, http.StatusOK, map[string]string{"status": "ok"}) })

@@ -45,7 +45,7 @@ func open(t *testing.T) *house {
 		Nonce: func() string { return strconv.FormatInt(time.Now().UnixNano(), 36) }})
 	tails := tail.New(h.mem, Frame)
 	owner := supervisor.New(supervisor.Config{
-		Runs: runs, Follower: h.mem, Side: ledgertest.NewNotes().For(), Watch: nobody{}, Observer: nobody{}, Instance: "me",
+		Runs: runs, Reader: h.mem, Follower: h.mem, Side: ledgertest.NewNotes().For(), Watch: nobody{}, Observer: nobody{}, Instance: "me",
 		Agents:  []supervisor.Agent{{ID: "echo", Runtime: "test", Runner: echoes{}, Config: []byte(`{"agent_id":"echo"}`)}},
 		MaxRuns: 1, MaxQueue: 1, QueueTime: time.Minute,
 	})
@@ -430,7 +430,8 @@ func TestConfiguredAgents(t *testing.T) {
 	if a := h.do("POST", "/api/agent-runs", `{"agent_id":"echo"}`); a.status != 503 || a.fields["code"] != "at_capacity" || a.header.Get("Retry-After") == "" {
 		t.Errorf("one too many: %d %s", a.status, a.text)
 	}
-	for id, proof := range map[string]string{"queued": "the runtime was never started", "owned": "it said so"} {
+	for _, c := range [][2]string{{"queued", "the runtime was never started"}, {"owned", "it said so"}} {
+		id, proof := c[0], c[1]
 		if a := h.do("POST", "/api/agent-runs/"+id+"/cancel", `{"reason":"enough"}`); a.status != 200 || a.fields["status"] != "cancelled" {
 			t.Errorf("%s: %d %s", id, a.status, a.text)
 		}

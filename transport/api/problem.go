@@ -67,6 +67,8 @@ func problemOf(err error) *problem {
 		exists    *ledger.ExistsError
 		running   *ledger.NotEndedError
 		owned     *run.OwnedError
+		noCall    *run.NoCallError
+		answered  *run.AnsweredError
 		unasked   *supervisor.UnknownAgentError
 		syntax    *agent.SyntaxError
 		field     *agent.FieldError
@@ -83,6 +85,10 @@ func problemOf(err error) *problem {
 		return p
 	case errors.As(err, &ended):
 		return (&problem{409, "run_terminal", ended.Error(), nil}).with("run_status", ended.Status)
+	case errors.As(err, &noCall):
+		return &problem{404, "tool_call_not_found", noCall.Error(), nil}
+	case errors.As(err, &answered):
+		return &problem{409, "already_answered", answered.Error(), nil}
 	case errors.As(err, &owned):
 		return &problem{409, "run_not_pushed", owned.Error(), nil}
 	case errors.As(err, &unasked):
