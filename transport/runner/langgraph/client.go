@@ -21,8 +21,12 @@ const (
 	maxAnswer = 32 << 20 // so may a state
 )
 
-// callTime bounds one call that is not a stream.
-const callTime = 3 * time.Second
+// Bounds of one call that is not a stream, and of one that only asks whether a
+// run is there.
+const (
+	callTime  = 10 * time.Second
+	probeTime = 2 * time.Second
+)
 
 // metadataKey is where our run's id stands in what we make on a server.
 const metadataKey = "runfacts_run_id"
@@ -118,6 +122,8 @@ func (c *client) runs(ctx context.Context, thread, ours string) ([]lgRun, error)
 }
 
 func (c *client) run(ctx context.Context, thread, id string) (r lgRun, err error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
 	err = c.call(ctx, http.MethodGet, "/threads/"+thread+"/runs/"+id, nil, &r)
 	return r, err
 }

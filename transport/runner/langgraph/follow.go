@@ -27,13 +27,13 @@ type position struct {
 	last   string // id of the last frame; "-1": none
 	number int    // as a number, where ids count up from 0; -1: they do not, or none was read
 	frames int
+	silent time.Time // since when the server has not answered; zero: it has
 }
 
 // follow reads a run's stream to its end, over broken connections, and returns
 // the status that the server gives it. Errors as for drive.
 func (t *task) follow(ctx context.Context, id string) (status string, err error) {
 	at := position{last: "-1", number: -1}
-	var silent time.Time // since when the server has not answered; zero: it has
 	for {
 		before := at.frames
 		broken := t.read(ctx, id, &at)
@@ -52,18 +52,15 @@ func (t *task) follow(ctx context.Context, id string) (status string, err error)
 			return "", lost("its event log has a gap")
 		}
 		if at.frames > before {
-			silent = time.Time{}
+			at.silent = time.Time{}
 		}
-		r, err := t.client.run(ctx, t.thread, id)
+		r, err := t.ask(ctx, id, &at)
 		var answer *statusError
 		switch {
 		case errors.As(err, &answer) && answer.status == http.StatusNotFound:
 			return "", lost("it does not know the run any more")
 		case err != nil:
-			if silent.IsZero() {
-				silent = time.Now()
-			}
-			if time.Since(silent) > lostTime {
+			if time.Since(at.silent) > t.patience(err) {
 				return "", lost("it cannot be reached")
 			}
 		case r.ended() && broken == nil:
@@ -71,13 +68,23 @@ func (t *task) follow(ctx context.Context, id string) (status string, err error)
 				return "", lost("it has no log of the run")
 			}
 			return r.Status, nil
-		default:
-			silent = time.Time{}
 		}
 		if !pause(ctx, pollTime) {
 			return "", ctx.Err()
 		}
 	}
+}
+
+// ask asks for the run, and notes since when there is no answer.
+func (t *task) ask(ctx context.Context, id string, at *position) (lgRun, error) {
+	began := time.Now()
+	r, err := t.client.run(ctx, t.thread, id)
+	if err == nil {
+		at.silent = time.Time{}
+	} else if at.silent.IsZero() {
+		at.silent = began
+	}
+	return r, err
 }
 
 // errEmit: nothing more is wanted.
@@ -114,7 +121,7 @@ func (t *task) read(ctx context.Context, id string, at *position) error {
 				return err
 			}
 		case <-idle.C:
-			r, err := t.client.run(ctx, t.thread, id)
+			r, err := t.ask(ctx, id, at)
 			switch {
 			case err != nil:
 				return err // follow goes on asking

@@ -32,10 +32,12 @@ import (
 // modes are the streams that are asked for.
 var modes = []string{"messages-tuple", "updates", "custom"}
 
-// How a server is taken for lost: within these two, and a call.
+// How a server is taken for lost. One that nobody listens for is dead; one that
+// takes its time may be busy: a graph's own code holds up all its server.
 const (
 	idleTime = 2 * time.Second // without a byte: is the run still there?
-	lostTime = 5 * time.Second // without an answer
+	deadTime = 4 * time.Second // without a connection
+	hungTime = time.Minute     // without an answer
 	stopTime = 2500 * time.Millisecond
 	pollTime = 50 * time.Millisecond
 )
@@ -51,13 +53,14 @@ type Config struct {
 type Runner struct {
 	client    client
 	assistant string
+	hung      time.Duration
 }
 
 var _ agent.Rejoiner = (*Runner)(nil)
 
 // New returns a Runner. It does not connect.
 func New(c Config) *Runner {
-	return &Runner{client{strings.TrimRight(c.URL, "/"), c.APIKey, &http.Client{}}, c.Assistant}
+	return &Runner{client{strings.TrimRight(c.URL, "/"), c.APIKey, &http.Client{}}, c.Assistant, hungTime}
 }
 
 // Rejoins implements agent.Rejoiner.
@@ -235,7 +238,7 @@ func (t *task) create(ctx context.Context, body map[string]any) error {
 
 // insist makes a call until the server answers. Errors: *agent.Failure, ctx's.
 func (t *task) insist(ctx context.Context, call func(context.Context) error) error {
-	for end := time.Now().Add(lostTime); ; {
+	for began := time.Now(); ; {
 		err := call(ctx)
 		var answer *statusError
 		switch {
@@ -245,13 +248,22 @@ func (t *task) insist(ctx context.Context, call func(context.Context) error) err
 			return &agent.Failure{Code: "thread_busy", Message: "LangGraph: " + answer.Error(), Retryable: true}
 		case errors.As(err, &answer) && answer.status < 500 && answer.status != http.StatusTooManyRequests:
 			return &agent.Failure{Code: "langgraph_refused", Message: "LangGraph: " + answer.Error()}
-		case time.Now().After(end):
+		case time.Since(began) > t.patience(err):
 			return lost("it cannot be reached")
 		}
 		if !pause(ctx, pollTime) {
 			return ctx.Err()
 		}
 	}
+}
+
+// patience is how long a server may go on failing like this.
+func (r *Runner) patience(err error) time.Duration {
+	var answer *statusError
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &answer) {
+		return r.hung
+	}
+	return min(deadTime, r.hung)
 }
 
 func pause(ctx context.Context, d time.Duration) bool {

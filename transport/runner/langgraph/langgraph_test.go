@@ -91,6 +91,7 @@ func story(events []agent.Event) string {
 
 func open(t *testing.T, server *langgraphserver.Server, graph string) *Runner {
 	r := New(Config{URL: server.URL, Assistant: graph})
+	r.hung = 3 * time.Second
 	t.Cleanup(r.Close)
 	return r
 }
@@ -138,7 +139,7 @@ artifact {"name":"/owl.md","media_type":"text/markdown","size":17,"checksum":"` 
 delta Done: /owl.md
 done Done: /owl.md`,
 		"boom": `
-delta Prepared. I will now fail 
+delta Prepared. I will fail now 
 error Error upstream 529 overloaded`,
 		"custom": `
 artifact {"name":"report.csv","media_type":"text/csv","url":"https://example.test/r"} with 0 bytes
@@ -270,7 +271,8 @@ func TestCancelIsConfirmed(t *testing.T) {
 	})
 }
 
-// A server that dies, hangs or forgets is told as lost, within ten seconds.
+// A server that dies, hangs for too long or forgets is told as lost; one that is
+// dead within ten seconds.
 func TestALostServer(t *testing.T) {
 	lose := func(name string, hurt func(*langgraphserver.Server)) {
 		t.Run(name, func(t *testing.T) {
