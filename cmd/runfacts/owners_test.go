@@ -45,12 +45,39 @@ type fleet struct {
 // (talker), and for ever (chatter).
 func newFleet(t testing.TB, n int, flags ...string) *fleet {
 	t.Helper()
+	return newFleetOf(t, n, talkers(t), flags...)
+}
+
+// newFleetOf starts n instances with a configuration file.
+func newFleetOf(t testing.TB, n int, config string, flags ...string) *fleet {
+	t.Helper()
 	f := &fleet{t: t}
 	var err error
 	if f.node, err = embedded.Open(embedded.Config{Addr: "127.0.0.1:0", DataDir: t.TempDir(), Log: zerolog.Nop()}); err != nil {
 		t.Fatal(err)
 	}
 	runPart(t, f.node.Run)
+	for range n {
+		proxy, err := faultproxy.Listen(f.node.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		runPart(t, proxy.Run)
+		address := freePort(t)
+		f.proxies = append(f.proxies, proxy)
+		f.urls = append(f.urls, "http://"+address)
+		f.flags = append(f.flags, append([]string{"serve", "--listen", address, "--config", config, "--eventstore", "esdb://" + proxy.Addr() + "?tls=false"}, flags...))
+		f.members = append(f.members, nil)
+	}
+	for i := range n {
+		f.spawn(i)
+	}
+	return f
+}
+
+// talkers writes the configuration of agents that talk, and returns its path.
+func talkers(t testing.TB) string {
+	t.Helper()
 	folder := t.TempDir()
 	script := func(name string, lines int, end string) {
 		text := strings.Repeat(`{"type":"delta","content":"word "}`+"\n", lines) + end
@@ -69,22 +96,7 @@ func newFleet(t testing.TB, n int, flags ...string) *fleet {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for range n {
-		proxy, err := faultproxy.Listen(f.node.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		runPart(t, proxy.Run)
-		address := freePort(t)
-		f.proxies = append(f.proxies, proxy)
-		f.urls = append(f.urls, "http://"+address)
-		f.flags = append(f.flags, append([]string{"serve", "--listen", address, "--config", config, "--eventstore", "esdb://" + proxy.Addr() + "?tls=false"}, flags...))
-		f.members = append(f.members, nil)
-	}
-	for i := range n {
-		f.spawn(i)
-	}
-	return f
+	return config
 }
 
 func (f *fleet) spawn(i int) {

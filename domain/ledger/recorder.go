@@ -174,7 +174,7 @@ func (r *Recorder) prepare(ctx context.Context, work []*entry) (*batch, []*entry
 // leader has: other instances write the run too, and erase it.
 func (r *Recorder) outdated(e *entry, err error) bool {
 	var gap *run.GapError
-	return e.looks() || errors.As(err, &gap) || r.state.Terminal()
+	return e.push == nil || errors.As(err, &gap) || r.state.Terminal()
 }
 
 // settle answers an entry that brings no facts now.
