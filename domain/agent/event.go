@@ -58,13 +58,22 @@ type Event struct {
 	IsError          bool            // tool_result
 
 	Artifact json.RawMessage // artifact: an object
-	Bytes    []byte          // artifact: its content, where the runner has it; never part of the JSON
+	Bytes    []byte          // artifact: its content, where the runner has it
+	Stored   bool            // artifact: its content is kept, under its checksum
+	Full     *Full           // tool_call, tool_result, done: the value here is only its beginning
 
 	Answer Unicode // done; empty: the runtime gave none
 
 	ErrorCode    string // error
 	ErrorMessage string // error
 	Retryable    bool   // error
+}
+
+// Full is a whole value that is kept elsewhere, since it is long.
+type Full struct {
+	Checksum  string // of its bytes
+	Size      int64
+	MediaType string
 }
 
 // Structured reports whether a delta carries a block in place of text.

@@ -49,6 +49,7 @@ type Answer struct {
 	ToolCallID string
 	Result     json.RawMessage // compact JSON
 	IsError    bool
+	Full       *Full // the whole result, where Result is only its beginning
 }
 
 // Rejoiner is a Runner whose runtimes outlive the instance that drives them:

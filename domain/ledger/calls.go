@@ -193,6 +193,38 @@ func (r *Runs) ask(ctx context.Context, id run.ID, producer string, e *entry) (S
 	return summarize(recorder.state, producer), err
 }
 
+// NoArtifactError: the run has no artifact of that id.
+type NoArtifactError struct {
+	Run        run.ID
+	ArtifactID string
+}
+
+func (e *NoArtifactError) Error() string {
+	return fmt.Sprintf("run %s has no artifact %q", e.Run, e.ArtifactID)
+}
+
+// Artifact returns what the run says of an artifact. Errors as for Summary,
+// *NoArtifactError.
+func (r *Runs) Artifact(ctx context.Context, id run.ID, artifact string) (a run.Artifact, err error) {
+	_, err = r.act(ctx, id, false, func(s *run.State) (run.Decision, error) {
+		var ok bool
+		if a, ok = s.Artifact(artifact); !ok {
+			return run.Decision{}, &NoArtifactError{id, artifact}
+		}
+		return run.Decision{}, nil
+	})
+	return a, err
+}
+
+// Checksums returns those of the run's artifacts. Errors as for Summary.
+func (r *Runs) Checksums(ctx context.Context, id run.ID) (all []string, err error) {
+	_, err = r.act(ctx, id, false, func(s *run.State) (run.Decision, error) {
+		all = s.Checksums()
+		return run.Decision{}, nil
+	})
+	return all, err
+}
+
 // Erase tombstones an ended run. Errors as for Summary, *NotEndedError,
 // *UnknownError once ctx has ended.
 func (r *Runs) Erase(ctx context.Context, id run.ID) error {

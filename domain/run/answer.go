@@ -36,9 +36,10 @@ func (s *State) Answer(a agent.Answer, now time.Time, limit int) (Decision, erro
 		return Decision{}, &NoCallError{s.RunID, a.ToolCallID}
 	}
 	d := draft{state: s, message: s.message, at: now.UTC().Truncate(time.Microsecond)}
-	d.complete(one.id, one.name, a.Result, a.IsError)
+	d.complete(one.id, one.name, a.Result, a.IsError, a.Full)
+	given := d.out.Candidates[len(d.out.Candidates)-1].Payload.ResultChecksum
 	switch {
-	case !one.open && one.result == d.out.Candidates[0].Payload.ResultChecksum && one.isError == a.IsError:
+	case !one.open && one.result == given && one.isError == a.IsError:
 		return Decision{}, nil
 	case s.Terminal():
 		return Decision{}, &EndedError{s.RunID, s.Status()}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/runfacts/runfacts/domain/agent"
@@ -166,6 +167,7 @@ func (d *draft) toolCall(e *agent.Event) {
 		MessageID: d.message, ToolCallID: c.next(e.ToolCallID), ToolName: e.ToolName,
 		Arguments: e.ToolArgs, External: e.External,
 	}
+	p.Full = d.keep(e.Full, "arguments of "+p.ToolCallID)
 	if e.ParentToolCallID != "" {
 		p.ParentToolCallID = c.parent(e.ParentToolCallID)
 	}
@@ -189,16 +191,19 @@ func (d *draft) toolResult(e *agent.Event) {
 	if name == "" {
 		name = known.name
 	}
-	d.complete(known.id, name, e.ToolResult, e.IsError)
+	d.complete(known.id, name, e.ToolResult, e.IsError, e.Full)
 }
 
 // complete adds a call's result.
-func (d *draft) complete(id, name string, result json.RawMessage, isError bool) {
+func (d *draft) complete(id, name string, result json.RawMessage, isError bool, full *agent.Full) {
 	p := Payload{MessageID: d.message, ToolCallID: id, ToolName: name, Result: result, IsError: isError}
 	p.ResultChecksum = Checksum(p.Result)
 	if p.Result[0] == '"' {
 		text := agent.Unquote(p.Result).String()
 		p.Result, p.ResultChecksum = appendString(nil, text), Checksum([]byte(text))
+	}
+	if p.Full = d.keep(full, "result of "+id); full != nil {
+		p.ResultChecksum = full.Checksum
 	}
 	d.add(ToolCallCompleted, p)
 }
@@ -216,13 +221,43 @@ func (d *draft) artifact(e *agent.Event) {
 			p.Artifact = append(p.Artifact, m)
 		}
 	}
-	for n := d.state.products + 1; p.ArtifactID == ""; n++ {
-		id := fmt.Sprintf("artifact_%d", n)
-		if _, taken := d.state.artifacts.get(id); !taken {
-			p.ArtifactID = id
+	if p.ArtifactID == "" {
+		p.ArtifactID = d.nextArtifact()
+		if e.Stored && !slices.ContainsFunc(p.Artifact, func(m member) bool { return m.key == "url" }) {
+			p.Artifact = append(p.Artifact, d.location(p.ArtifactID))
 		}
 	}
 	d.add(ArtifactCreated, p)
+}
+
+// nextArtifact is an id that no artifact of the run has.
+func (d *draft) nextArtifact() string {
+	for n := d.state.products + 1; ; n++ {
+		id := fmt.Sprintf("artifact_%d", n)
+		if _, taken := d.state.artifacts.get(id); !taken {
+			return id
+		}
+	}
+}
+
+// location is where the API serves an artifact whose id needs no escaping.
+func (d *draft) location(id string) member {
+	return member{"url", appendString(nil, "/api/agent-runs/"+string(d.state.RunID)+"/artifacts/"+id)}
+}
+
+// keep adds the artifact that holds a whole value, and returns what the value's
+// event says of it; nil where the value is whole itself.
+func (d *draft) keep(full *agent.Full, name string) *Full {
+	if full == nil {
+		return nil
+	}
+	p := Payload{MessageID: d.message, ArtifactID: d.nextArtifact()}
+	p.Artifact = []member{
+		{"name", appendString(nil, name)}, {"media_type", appendString(nil, full.MediaType)},
+		{"size", strconv.AppendInt(nil, full.Size, 10)}, {"checksum", appendString(nil, full.Checksum)}, d.location(p.ArtifactID),
+	}
+	d.add(ArtifactCreated, p)
+	return &Full{p.ArtifactID, full.Size, full.Checksum}
 }
 
 // members returns an object's members in their order; of a key that stands
@@ -268,6 +303,12 @@ func (d *draft) done(e *agent.Event) {
 	d.closeCalls()
 	d.openMessage()
 	p := Payload{MessageID: d.message, Content: e.Answer.String()}
+	if e.Full != nil {
+		p.Full, p.ContentChecksum = d.keep(e.Full, "answer"), e.Full.Checksum
+		d.add(MessageCompleted, p)
+		d.add(RunCompleted, Payload{MessageID: d.message})
+		return
+	}
 	text := &d.state.text
 	p.ContentChecksum = Checksum([]byte(p.Content))
 	if p.Content == "" {

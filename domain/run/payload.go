@@ -22,6 +22,7 @@ type Payload struct {
 	Content         string          `json:"content"`
 	ContentChecksum string          `json:"content_checksum"`
 	Truncated       bool            `json:"truncated"`
+	Full            *Full           `json:"full"`
 
 	ToolCallID       string          `json:"tool_call_id"`
 	ToolName         string          `json:"tool_name"`
@@ -34,6 +35,9 @@ type Payload struct {
 	Synthesized      bool            `json:"synthesized"`
 
 	ArtifactID string   `json:"artifact_id"`
+	Name       lenient  `json:"name"`
+	MediaType  lenient  `json:"media_type"`
+	Checksum   lenient  `json:"checksum"`
 	Artifact   []member `json:"-"` // the other members, as given
 
 	Error                 *Failure `json:"error"`
@@ -45,6 +49,33 @@ type Payload struct {
 	PreviousOwner string    `json:"previous_owner"`
 	Epoch         uint64    `json:"epoch"`
 	Evidence      *Evidence `json:"-"`
+}
+
+// Full says where the whole of a value is that stands here as its beginning.
+type Full struct {
+	ArtifactID string `json:"artifact_id"`
+	Size       int64  `json:"size"`
+	Checksum   string `json:"checksum"`
+}
+
+// full writes that a value is only a beginning, and where the whole is.
+func (o *object) full(f *Full) {
+	if f != nil {
+		o.flag("truncated", true)
+		o.raw("full", newObject(160).str("artifact_id", f.ArtifactID).num("size", uint64(f.Size)).str("checksum", f.Checksum).close())
+	}
+}
+
+// lenient is a string where somebody else may have put anything.
+type lenient string
+
+// UnmarshalJSON implements json.Unmarshaler; it never fails.
+func (l *lenient) UnmarshalJSON(b []byte) error {
+	var text string
+	if json.Unmarshal(b, &text) == nil {
+		*l = lenient(text)
+	}
+	return nil
 }
 
 // Failure is why a run failed.
@@ -81,11 +112,11 @@ func (p *Payload) encode(kind string) []byte {
 	case ToolCallStarted:
 		o.given("message_id", p.MessageID).str("tool_call_id", p.ToolCallID).str("tool_name", p.ToolName)
 		o.raw("arguments", p.Arguments).given("parent_tool_call_id", p.ParentToolCallID)
-		o.onlyTrue("external", p.External).onlyTrue("synthesized", p.Synthesized)
+		o.onlyTrue("external", p.External).onlyTrue("synthesized", p.Synthesized).full(p.Full)
 	case ToolCallCompleted:
 		o.given("message_id", p.MessageID).str("tool_call_id", p.ToolCallID).str("tool_name", p.ToolName)
 		o.raw("result", p.Result).str("result_checksum", p.ResultChecksum)
-		o.flag("is_error", p.IsError).onlyTrue("synthesized", p.Synthesized)
+		o.flag("is_error", p.IsError).onlyTrue("synthesized", p.Synthesized).full(p.Full)
 	case ArtifactCreated:
 		o.str("artifact_id", p.ArtifactID).given("message_id", p.MessageID)
 		for _, m := range p.Artifact {
@@ -93,7 +124,7 @@ func (p *Payload) encode(kind string) []byte {
 		}
 	case MessageCompleted:
 		o.str("message_id", p.MessageID).str("content", p.Content)
-		o.str("content_checksum", p.ContentChecksum).onlyTrue("truncated", p.Truncated)
+		o.str("content_checksum", p.ContentChecksum).onlyTrue("truncated", p.Truncated && p.Full == nil).full(p.Full)
 	case RunCompleted:
 		o.str("message_id", p.MessageID)
 	case RunFailed:

@@ -51,7 +51,7 @@ type State struct {
 	block     block
 	text      transcript
 	calls     calls
-	artifacts layered[string, struct{}]
+	artifacts layered[string, Artifact]
 	products  int // artifacts so far
 }
 
@@ -212,7 +212,7 @@ func (s *State) fold(kind string, p *Payload, at time.Time) {
 	case ToolCallCompleted:
 		s.calls.complete(p)
 	case ArtifactCreated:
-		s.artifacts.set(p.ArtifactID, struct{}{})
+		s.artifacts.set(p.ArtifactID, p.described())
 		s.products++
 	case MessageCompleted:
 		s.message = ""
@@ -224,5 +224,5 @@ func (s *State) fold(kind string, p *Payload, at time.Time) {
 
 // Weight is about what the state takes in memory, in bytes.
 func (s *State) Weight() int {
-	return 1024 + len(s.text.kept) + 256*len(s.calls.byID.base) + 64*len(s.artifacts.base)
+	return 1024 + len(s.text.kept) + 256*len(s.calls.byID.base) + 256*len(s.artifacts.base)
 }
