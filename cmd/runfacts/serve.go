@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path/filepath"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,6 +21,7 @@ import (
 	"github.com/runfacts/runfacts/domain/supervisor"
 	"github.com/runfacts/runfacts/projection/tail"
 	"github.com/runfacts/runfacts/transport/api"
+	"github.com/runfacts/runfacts/transport/blobfolder"
 	"github.com/runfacts/runfacts/transport/embedded"
 	"github.com/runfacts/runfacts/transport/eventstore"
 	"github.com/runfacts/runfacts/transport/metrics"
@@ -57,6 +59,9 @@ type serveCmd struct {
 	MaxRuns        int           `default:"64" env:"RUNFACTS_MAX_RUNS" help:"Runs driven at once."`
 	MaxQueue       int           `default:"256" env:"RUNFACTS_MAX_QUEUE" help:"Runs started that wait for their turn; beyond them a start is refused."`
 	QueueTime      time.Duration `default:"1m" env:"RUNFACTS_QUEUE_TIME" help:"How long a run may wait for its turn."`
+	BlobDir        string        `env:"RUNFACTS_BLOB_DIR" help:"Folder of artifacts' bytes, shared by all instances; empty: blobs/ in the data folder."`
+	InlineLimit    int           `default:"65536" env:"RUNFACTS_INLINE_LIMIT" help:"Bytes of a tool result, arguments or an answer that an event holds; longer ones are kept beside it."`
+	MaxArtifact    int64         `default:"268435456" env:"RUNFACTS_MAX_ARTIFACT" help:"Bytes of one artifact."`
 	CORSOrigin     []string      `name:"cors-origin" env:"RUNFACTS_CORS_ORIGIN" help:"Origins that may read from a browser; repeat or separate by commas."`
 }
 
@@ -80,6 +85,12 @@ func (c *serveCmd) Validate() error {
 	}
 	if c.Drain < 0 {
 		faults = append(faults, fmt.Errorf("--drain must not be negative, not %s", c.Drain))
+	}
+	if c.InlineLimit < 1024 {
+		faults = append(faults, fmt.Errorf("--inline-limit must be at least 1024, not %d", c.InlineLimit))
+	}
+	if c.MaxArtifact < 1 {
+		faults = append(faults, fmt.Errorf("--max-artifact must be positive, not %d", c.MaxArtifact))
 	}
 	if c.MaxRuns < 1 || c.MaxQueue < 0 || c.QueueTime <= 0 {
 		faults = append(faults, errors.New("--max-runs and --queue-time must be positive, --max-queue must not be negative"))
@@ -149,6 +160,15 @@ func supervise(into *error, part func(context.Context) error) (end func()) {
 }
 
 func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *eventstore.Store, agents []supervisor.Agent, log zerolog.Logger) error {
+	inline := min(c.InlineLimit, c.MaxAppend/4) // an event holds several
+	folder := c.BlobDir
+	if folder == "" {
+		folder = filepath.Join(c.DataDir, "blobs")
+	}
+	blobs, err := blobfolder.Open(folder)
+	if err != nil {
+		return err
+	}
 	instance := newName("instance_")
 	log = log.With().Str("instance", instance).Logger()
 	m := metrics.New()
@@ -165,13 +185,14 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 	work := ledger.NewRuns(ledger.Config{Ledger: store, MaxAppend: c.MaxAppend, Now: time.Now, Nonce: nonce, Observer: seen})
 	owner := supervisor.New(supervisor.Config{
 		Runs: work, Reader: store, Follower: store, Side: store, Watch: leases, Observer: seen, Agents: agents, Instance: instance,
+		Blobs: blobs, Inline: inline,
 		MaxRuns: c.MaxRuns, MaxQueue: c.MaxQueue, QueueTime: c.QueueTime,
 	})
 	m.Own(owner.Counts, leases.Holds)
 	tails := tail.New(store, api.Frame)
 	watch := &watch{store: store, metrics: m, log: log}
 	server := api.New(api.Config{
-		Runs: work, Supervisor: owner, Reader: store, Tails: tails, Metrics: m, Log: log, NewID: func() runs.ID { return runs.ID(newName("run_")) },
+		Runs: work, Supervisor: owner, Blobs: blobs, Inline: inline, MaxArtifact: c.MaxArtifact, Reader: store, Tails: tails, Metrics: m, Log: log, NewID: func() runs.ID { return runs.ID(newName("run_")) },
 		Ready: watch.ready, Patience: c.StorePatience, CORSOrigins: c.CORSOrigin,
 	})
 	web := &http.Server{

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
@@ -21,6 +22,11 @@ type given struct {
 	ToolCallID string          `json:"tool_call_id"`
 	Result     json.RawMessage `json:"result"`
 	IsError    bool            `json:"is_error,omitempty"`
+	Full       *agent.Full     `json:"full,omitempty"`
+}
+
+func (g *given) answer() agent.Answer {
+	return agent.Answer{ToolCallID: g.ToolCallID, Result: g.Result, IsError: g.IsError, Full: g.Full}
 }
 
 // calls is the external calls of a run, as its owner knows them. Safe for
@@ -86,6 +92,9 @@ func (c *calls) answer(ctx context.Context, id string) (agent.Answer, error) {
 // Errors as for ledger.Answer; ctx's end is an *UnavailableError: the answer may
 // still be committed.
 func (s *Supervisor) Answer(ctx context.Context, id run.ID, a agent.Answer) (ledger.Summary, error) {
+	if err := blob.OffloadAnswer(ctx, s.config.Blobs, id, s.config.Inline, &a); err != nil {
+		return ledger.Summary{}, err
+	}
 	summary, answered, err := s.config.Runs.Answer(ctx, id, 0, a, true)
 	if err != nil || answered {
 		return summary, err
@@ -97,7 +106,7 @@ func (s *Supervisor) Answer(ctx context.Context, id run.ID, a agent.Answer) (led
 	if r := s.owned(id); r != nil {
 		return s.commitAnswer(ctx, r, summary.Epoch, a)
 	}
-	data, err := json.Marshal(given{id, a.ToolCallID, a.Result, a.IsError})
+	data, err := json.Marshal(given{id, a.ToolCallID, a.Result, a.IsError, a.Full})
 	if err != nil {
 		return summary, err
 	}
@@ -151,5 +160,5 @@ func (s *Supervisor) obeyAnswer(ctx context.Context, g given) {
 		return
 	}
 	// Who gave it looks at the run; an error is its answer.
-	_, _ = s.commitAnswer(ctx, r, r.summary.Epoch, agent.Answer{ToolCallID: g.ToolCallID, Result: g.Result, IsError: g.IsError})
+	_, _ = s.commitAnswer(ctx, r, r.summary.Epoch, g.answer())
 }

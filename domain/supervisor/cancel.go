@@ -172,7 +172,7 @@ func (s *Supervisor) demanded(ctx context.Context, owner string, id run.ID) (d d
 			case n.Type == cancelType && json.Unmarshal(n.Data, &c) == nil && c.RunID == id:
 				d.cancelled, d.reason = true, c.Reason
 			case n.Type == answerType && json.Unmarshal(n.Data, &g) == nil && g.RunID == id:
-				d.answers = append(d.answers, agent.Answer{ToolCallID: g.ToolCallID, Result: g.Result, IsError: g.IsError})
+				d.answers = append(d.answers, g.answer())
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
 )
@@ -174,6 +175,11 @@ func (s *Supervisor) execute(hard context.Context, r *owned, push *ledger.Push) 
 		default: // one hint is enough
 		}
 		s.config.Observer.Reported(e.Type)
+		if err := blob.Offload(ctx, s.config.Blobs, r.id, s.config.Inline, &e); err != nil {
+			s.config.Observer.RuntimeFailed(r.id, err)
+			r.end(&limit{"blob_store_failed", "what the runtime reported could not be kept", true})
+			return agent.ErrEnded
+		}
 		r.follow(&e)
 		line++
 		if push.Send(ctx, line, e) != nil {

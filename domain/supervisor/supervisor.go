@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
@@ -57,11 +58,13 @@ type Config struct {
 	Reader   ledger.Reader
 	Follower ledger.Follower
 	Side     ledger.Side
+	Blobs    blob.Store
 	Watch    Watch
 	Observer Observer
 	Agents   []Agent
 	Instance string // this process's name, new with each start
 
+	Inline    int           // bytes of a value that an event holds; longer ones are kept as blobs
 	MaxRuns   int           // driven at once
 	MaxQueue  int           // started, waiting for their turn
 	QueueTime time.Duration // a run may wait for its turn

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/ledger/ledgertest"
@@ -70,7 +71,11 @@ type world struct {
 	t     *testing.T
 	mem   *ledgertest.Memory
 	notes *ledgertest.Notes
+	blobs noBlobs
 }
+
+// noBlobs keeps nothing: what these runs say fits their events.
+type noBlobs struct{ blob.Store }
 
 // instance is one of them, and what watches over it.
 type instance struct {
@@ -118,7 +123,7 @@ func (w *world) join(name string, change func(*supervisor.Config)) *instance {
 	i.runs = ledger.NewRuns(ledger.Config{Ledger: w.mem, MaxAppend: 100_000, Now: time.Now, Observer: i,
 		Nonce: func() string { return fmt.Sprint(name, nonces.Add(1)) }})
 	c := supervisor.Config{
-		Runs: i.runs, Reader: w.mem, Follower: w.mem, Side: i.line, Watch: i, Observer: i, Instance: name,
+		Runs: i.runs, Reader: w.mem, Follower: w.mem, Side: i.line, Blobs: w.blobs, Inline: 64 << 10, Watch: i, Observer: i, Instance: name,
 		Agents:  []supervisor.Agent{{ID: "robot", Runtime: "test", Runner: i.runtime, Config: config, Limits: supervisor.Limits{Duration: time.Hour, Silence: 10 * time.Minute}}},
 		MaxRuns: 2, MaxQueue: 2, QueueTime: time.Minute,
 	}
@@ -215,7 +220,7 @@ func TestRunsEndForTheReasonThatIsTrue(t *testing.T) {
 			begun + `run.failed {"error":{"code":"run_silent","message":"the runtime reported nothing for 10m0s","retryable":true}}`},
 		"it reports what cannot be stored": {func(i *instance) {
 			i.runtime.says("hi")
-			i.runtime.events <- agent.Event{Type: agent.ToolResult, ToolCallID: "c", ToolName: "t", ToolResult: json.RawMessage(`"` + strings.Repeat("x", 200_000) + `"`)}
+			i.runtime.says(strings.Repeat("x", 200_000))
 		}, said + `run.failed {"error":{"code":"event_too_large","message":"the runtime reported an event that does not fit one append","retryable":false}}`},
 		"the instance is told to stop": {func(i *instance) { i.runtime.says("hi"); i.Drain(context.Background(), time.Minute) },
 			said + `run.failed {"error":{"code":"instance_stopped","message":"the instance that ran it was stopped","retryable":true}}`},

@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 	"github.com/rs/zerolog"
 
+	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
 	"github.com/runfacts/runfacts/domain/supervisor"
@@ -26,6 +27,9 @@ type Config struct {
 	Supervisor  *supervisor.Supervisor
 	Reader      ledger.Reader
 	Tails       *tail.Tails
+	Blobs       blob.Store
+	Inline      int   // bytes of a value that an event holds; longer ones are kept as blobs
+	MaxArtifact int64 // bytes
 	Metrics     *metrics.Metrics
 	Log         zerolog.Logger
 	NewID       func() run.ID
@@ -64,7 +68,7 @@ func New(c Config) *Server {
 	if len(c.CORSOrigins) > 0 {
 		e.Use(middleware.CORSWithConfig(middleware.CORSConfig{
 			AllowOrigins:  c.CORSOrigins,
-			AllowMethods:  []string{http.MethodGet, http.MethodPost, http.MethodDelete},
+			AllowMethods:  []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete},
 			AllowHeaders:  []string{"Last-Event-ID", echo.HeaderContentType, echo.HeaderAuthorization, echo.HeaderCacheControl},
 			ExposeHeaders: []string{echo.HeaderLocation, echo.HeaderRetryAfter, echo.HeaderXRequestID},
 			MaxAge:        600,
@@ -77,6 +81,8 @@ func New(c Config) *Server {
 	runs.GET("/:run_id/events", s.events)
 	runs.POST("/:run_id/agent-events", s.push)
 	runs.POST("/:run_id/cancel", s.cancel)
+	runs.GET("/:run_id/artifacts/:artifact_id", s.artifact)
+	runs.PUT("/:run_id/artifacts/:name", s.putArtifact)
 	runs.POST("/:run_id/tool-results", s.answerCall)
 	e.GET("/api/agents", s.agents)
 	e.GET("/api/agent-snapshots/:checksum", s.snapshot)

@@ -22,6 +22,7 @@ import (
 	"github.com/runfacts/runfacts/domain/run"
 	"github.com/runfacts/runfacts/domain/supervisor"
 	"github.com/runfacts/runfacts/projection/tail"
+	"github.com/runfacts/runfacts/transport/blobfolder"
 	"github.com/runfacts/runfacts/transport/metrics"
 )
 
@@ -44,12 +45,16 @@ func open(t *testing.T) *house {
 	runs := ledger.NewRuns(ledger.Config{Ledger: h.mem, MaxAppend: 100_000, Now: time.Now, Observer: counted{m},
 		Nonce: func() string { return strconv.FormatInt(time.Now().UnixNano(), 36) }})
 	tails := tail.New(h.mem, Frame)
+	blobs, err := blobfolder.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	owner := supervisor.New(supervisor.Config{
-		Runs: runs, Reader: h.mem, Follower: h.mem, Side: ledgertest.NewNotes().For(), Watch: nobody{}, Observer: nobody{}, Instance: "me",
+		Runs: runs, Reader: h.mem, Follower: h.mem, Side: ledgertest.NewNotes().For(), Blobs: blobs, Inline: 1000, Watch: nobody{}, Observer: nobody{}, Instance: "me",
 		Agents:  []supervisor.Agent{{ID: "echo", Runtime: "test", Runner: echoes{}, Config: []byte(`{"agent_id":"echo"}`)}},
 		MaxRuns: 1, MaxQueue: 1, QueueTime: time.Minute,
 	})
-	h.server = New(Config{Runs: runs, Supervisor: owner, Reader: h.mem, Tails: tails, Metrics: m, Log: zerolog.Nop(),
+	h.server = New(Config{Runs: runs, Supervisor: owner, Blobs: blobs, Inline: 1000, MaxArtifact: 100_000, Reader: h.mem, Tails: tails, Metrics: m, Log: zerolog.Nop(),
 		NewID: func() run.ID { ids++; return run.ID(fmt.Sprint("run_", ids)) },
 		Ready: func() Readiness { return Readiness{Reached: true, Up: true} }, Patience: 300 * time.Millisecond,
 		CORSOrigins: []string{"https://page.example"}})

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
@@ -55,24 +56,26 @@ const retryAfter = 2
 // ours, and says nothing to strangers.
 func problemOf(err error) *problem {
 	var (
-		p         *problem
-		push      *ledger.PushError
-		ended     *run.EndedError
-		gap       *run.GapError
-		large     *run.TooLargeError
-		refused   *ledger.RefusedError
-		unknown   *ledger.UnknownError
-		away      *ledger.UnavailableError
-		truncated *ledger.TruncatedError
-		exists    *ledger.ExistsError
-		running   *ledger.NotEndedError
-		owned     *run.OwnedError
-		noCall    *run.NoCallError
-		answered  *run.AnsweredError
-		unasked   *supervisor.UnknownAgentError
-		syntax    *agent.SyntaxError
-		field     *agent.FieldError
-		http_     *echo.HTTPError
+		p          *problem
+		push       *ledger.PushError
+		ended      *run.EndedError
+		gap        *run.GapError
+		large      *run.TooLargeError
+		refused    *ledger.RefusedError
+		unknown    *ledger.UnknownError
+		away       *ledger.UnavailableError
+		truncated  *ledger.TruncatedError
+		exists     *ledger.ExistsError
+		running    *ledger.NotEndedError
+		owned      *run.OwnedError
+		noCall     *run.NoCallError
+		noArtifact *ledger.NoArtifactError
+		heavy      *blob.TooLargeError
+		answered   *run.AnsweredError
+		unasked    *supervisor.UnknownAgentError
+		syntax     *agent.SyntaxError
+		field      *agent.FieldError
+		http_      *echo.HTTPError
 	)
 	switch {
 	case errors.As(err, &p):
@@ -85,6 +88,12 @@ func problemOf(err error) *problem {
 		return p
 	case errors.As(err, &ended):
 		return (&problem{409, "run_terminal", ended.Error(), nil}).with("run_status", ended.Status)
+	case errors.As(err, &noArtifact):
+		return &problem{404, "artifact_not_found", noArtifact.Error(), nil}
+	case errors.Is(err, blob.ErrNotFound):
+		return &problem{404, "artifact_not_stored", "the artifact's bytes are not kept here", nil}
+	case errors.As(err, &heavy):
+		return &problem{413, "artifact_too_large", "the artifact has " + heavy.Error(), nil}
 	case errors.As(err, &noCall):
 		return &problem{404, "tool_call_not_found", noCall.Error(), nil}
 	case errors.As(err, &answered):

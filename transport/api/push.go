@@ -14,7 +14,9 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/run"
 )
 
 // Bounds of a push, in bytes. A line holds one AgentEvent, whose text may be
@@ -55,9 +57,9 @@ func (s *Server) push(c echo.Context) error {
 
 	var failure error
 	if media == echo.MIMEApplicationJSON {
-		failure = s.sendArray(c, p)
+		failure = s.sendArray(c, id, p)
 	} else {
-		failure = s.sendLines(c, p)
+		failure = s.sendLines(c, id, p)
 	}
 	// What was sent is on its way whether the request's context has ended or
 	// not (a body that was cut short ends it), and the receipt is due.
@@ -86,7 +88,7 @@ func (s *Server) push(c echo.Context) error {
 
 // sendLines hands over each line as it comes. An error is a line that could
 // not be taken; what is behind it is not read.
-func (s *Server) sendLines(c echo.Context, p *ledger.Push) error {
+func (s *Server) sendLines(c echo.Context, id run.ID, p *ledger.Push) error {
 	control := http.NewResponseController(c.Response())
 	defer context.AfterFunc(s.draining, func() {
 		// An error means that the connection is gone, which ends the reading too.
@@ -106,6 +108,9 @@ func (s *Server) sendLines(c echo.Context, p *ledger.Push) error {
 			return &ledger.PushError{Line: n, Err: err}
 		}
 		s.config.Metrics.Reported(e.Type)
+		if err := blob.Offload(c.Request().Context(), s.config.Blobs, id, s.config.Inline, &e); err != nil {
+			return &ledger.PushError{Line: n, Err: err}
+		}
 		if err := p.Send(c.Request().Context(), n, e); err != nil {
 			return nil // Wait tells
 		}
@@ -123,7 +128,7 @@ func (s *Server) sendLines(c echo.Context, p *ledger.Push) error {
 
 // sendArray decodes all of a JSON array before it hands over any of it. Lines
 // are counted by element.
-func (s *Server) sendArray(c echo.Context, p *ledger.Push) error {
+func (s *Server) sendArray(c echo.Context, id run.ID, p *ledger.Push) error {
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxArray))
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
@@ -144,6 +149,9 @@ func (s *Server) sendArray(c echo.Context, p *ledger.Push) error {
 	}
 	for i, e := range events {
 		s.config.Metrics.Reported(e.Type)
+		if err := blob.Offload(c.Request().Context(), s.config.Blobs, id, s.config.Inline, &e); err != nil {
+			return &ledger.PushError{Line: i + 1, Err: err}
+		}
 		if err := p.Send(c.Request().Context(), i+1, e); err != nil {
 			return nil // Wait tells
 		}

@@ -177,7 +177,14 @@ func (s *Server) erase(c echo.Context) error {
 	}
 	ctx, cancel := s.patience(c)
 	defer cancel()
+	held, err := s.config.Runs.Checksums(ctx, id)
+	if err != nil {
+		return err
+	}
 	if err := s.config.Runs.Erase(ctx, id); err != nil {
+		return err
+	}
+	if err := s.config.Blobs.Release(ctx, id, held); err != nil {
 		return err
 	}
 	return c.NoContent(http.StatusAccepted)

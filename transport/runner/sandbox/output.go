@@ -18,7 +18,8 @@ import (
 // reader makes AgentEvents of standard output.
 type reader struct {
 	in   *bufio.Reader
-	left int64 // bytes that may still come
+	left int64        // bytes that may still come
+	end  *agent.Event // the run's end, held back until the process has ended
 }
 
 func newReader(in io.Reader, most int64) *reader {
@@ -31,8 +32,11 @@ func invalidOutput(format string, args ...any) error {
 
 var errTooMuch = &agent.Failure{Code: "output_too_large", Message: "the command wrote more than it may"}
 
-// events reports everything up to the end of the output. Errors: emit's,
-// *agent.Failure.
+// errHeld: the run's end was read.
+var errHeld = errors.New("the end is held back")
+
+// events reports everything up to the end of the output, or of the run, which it
+// holds back. Errors: emit's, *agent.Failure, errHeld.
 func (r *reader) events(text bool, emit func(agent.Event) error) error {
 	if text {
 		return r.text(emit)
@@ -53,6 +57,10 @@ func (r *reader) events(text bool, emit func(agent.Event) error) error {
 			return invalidOutput("line %d of standard output: %v", n, err)
 		}
 		e.ProducerSeq = 0 // an owner's events are not numbered
+		if e.Type == agent.Done || e.Type == agent.Error {
+			r.end = &e
+			return errHeld
+		}
 		if err := emit(e); err != nil {
 			return err
 		}

@@ -25,6 +25,7 @@ type process struct {
 	cmd    *exec.Cmd
 	stdout *os.File
 	errors *stderr
+	output string        // the folder that is /output inside
 	first  int           // the first process of its namespace, whose death ends all
 	exited chan struct{} // closed once cmd has ended
 	err    error         // of cmd.Wait
@@ -43,12 +44,17 @@ func (r *Runner) start(task agent.Task) (p *process, err error) {
 		return nil, err
 	}
 	defer stdoutIn.Close()
-	cmd := exec.Command(r.bwrap, r.arguments(3)...)
+	output, err := outputFolder()
+	if err != nil {
+		stdout.Close()
+		return nil, err
+	}
+	cmd := exec.Command(r.bwrap, r.arguments(3, output)...)
 	cmd.Env = r.environment()
 	cmd.ExtraFiles = []*os.File{infoIn}
 	cmd.Stdin = bytes.NewReader(append(bytes.Clone(input(task)), '\n'))
 	cmd.Stdout = stdoutIn
-	p = &process{cmd: cmd, stdout: stdout, errors: newStderr(r.log, task.RunID, r.config.Secrets), exited: make(chan struct{})}
+	p = &process{cmd: cmd, stdout: stdout, output: output, errors: newStderr(r.log, task.RunID, r.config.Secrets), exited: make(chan struct{})}
 	cmd.Stderr = p.errors
 	cmd.WaitDelay = graceTime
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -57,6 +63,7 @@ func (r *Runner) start(task agent.Task) (p *process, err error) {
 	}
 	if err := cmd.Start(); err != nil {
 		stdout.Close()
+		p.discard()
 		return nil, err
 	}
 	go func() {
@@ -108,8 +115,9 @@ func (p *process) wait() string {
 }
 
 // watch ends the process when ctx or stop does, or when the tree takes more
-// memory than it may (the error); it returns when the process has ended.
-func (p *process) watch(ctx context.Context, stop <-chan struct{}, memory int64) (excess error) {
+// memory, or its output more room, than it may (the error); it returns when the
+// process has ended.
+func (p *process) watch(ctx context.Context, stop <-chan struct{}, c *Config) (excess error) {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -117,11 +125,17 @@ func (p *process) watch(ctx context.Context, stop <-chan struct{}, memory int64)
 		case <-p.exited:
 			return nil
 		case <-tick.C:
-			if p.resident() <= memory {
+			what := ""
+			switch {
+			case p.resident() > c.Memory:
+				what = fmt.Sprintf("its processes together took more than %d bytes of memory", c.Memory)
+			case p.written() > c.Disk:
+				what = fmt.Sprintf("it left more than %d bytes in /output", c.Disk)
+			default:
 				continue
 			}
 			p.kill()
-			return &agent.Failure{Code: "sandbox_failed", Message: fmt.Sprintf("its processes together took more than %d bytes of memory", memory)}
+			return &agent.Failure{Code: "sandbox_failed", Message: what}
 		case <-ctx.Done():
 		case <-stop:
 		}

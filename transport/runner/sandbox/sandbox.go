@@ -2,6 +2,8 @@
 // unless it is given, on a read-only system, with a /tmp and a /work of its own,
 // without capabilities, bounded in memory, processes, disk and output.
 //
+// What it leaves in /output becomes artifacts when it has ended.
+//
 // The run's input is the command's standard input. Its standard output is NDJSON
 // AgentEvents, or plain text. Its standard error goes to the log, and its end into
 // the error when it fails. It is stopped by SIGTERM, then by the death of its
@@ -32,7 +34,7 @@ type Config struct {
 	Network   bool
 	Text      bool  // standard output is text, not AgentEvents
 	Memory    int64 // bytes of the whole tree, and of private memory of each process
-	Disk      int64 // bytes of each of /tmp, /work and /dev/shm, held in memory
+	Disk      int64 // bytes of each of /tmp, /work and /dev/shm, held in memory, and of /output
 	Processes int   // at once
 	Output    int64 // bytes of standard output
 }
@@ -82,8 +84,8 @@ func New(ctx context.Context, c Config, log zerolog.Logger) (*Runner, error) {
 }
 
 // arguments are bubblewrap's, for a command whose description it writes to the
-// file descriptor info.
-func (r *Runner) arguments(info int) []string {
+// file descriptor info, with a folder of its own for its output.
+func (r *Runner) arguments(info int, output string) []string {
 	c := &r.config
 	disk := fmt.Sprint(c.Disk)
 	args := []string{
@@ -108,7 +110,8 @@ func (r *Runner) arguments(info int) []string {
 		args = append(args, "--ro-bind-try", path, path)
 	}
 	args = append(args, "--proc", "/proc", "--dev", "/dev", "--size", disk, "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
-		"--size", disk, "--tmpfs", "/tmp", "--size", disk, "--tmpfs", "/work", "--chdir", "/work")
+		"--size", disk, "--tmpfs", "/tmp", "--size", disk, "--tmpfs", "/work",
+		"--bind", output, "/output", "--chdir", "/work")
 	for _, m := range c.Mounts {
 		how := "--ro-bind"
 		if m.Writable {
@@ -127,11 +130,15 @@ func (r *Runner) Run(ctx context.Context, task agent.Task, emit func(agent.Event
 	if err != nil {
 		return agent.Stop{Proof: "the process was never started"}, fmt.Errorf("start the sandbox: %w", err)
 	}
+	defer p.discard()
 	reading := newReader(p.stdout, r.config.Output)
 	read := make(chan error, 1)
 	stop := make(chan struct{}) // closed when nothing more is wanted
 	go func() {
 		err := reading.events(r.config.Text, emit)
+		if reading.end != nil { // it may tidy up
+			p.linger()
+		}
 		if err != nil {
 			close(stop)
 		}
@@ -141,11 +148,19 @@ func (r *Runner) Run(ctx context.Context, task agent.Task, emit func(agent.Event
 	var excess error
 	go func() {
 		defer close(watched)
-		excess = p.watch(ctx, stop, r.config.Memory)
+		excess = p.watch(ctx, stop, &r.config)
 	}()
 	readErr := <-read // what it left open keeps the pipe open; watch ends that
 	state := p.wait()
 	<-watched
+	if errors.Is(readErr, errHeld) {
+		readErr = nil
+	}
+	if readErr == nil && excess == nil && ctx.Err() == nil {
+		if readErr = p.artifacts(emit); readErr == nil && reading.end != nil {
+			readErr = emit(*reading.end)
+		}
+	}
 	proof := agent.Stop{Proof: "the process and its tree ended: " + state}
 	switch {
 	case errors.Is(readErr, agent.ErrEnded), ctx.Err() != nil:
@@ -154,6 +169,8 @@ func (r *Runner) Run(ctx context.Context, task agent.Task, emit func(agent.Event
 		return proof, excess
 	case readErr != nil:
 		return proof, readErr
+	case reading.end != nil: // it has said how it ended
+		return proof, nil
 	case state != "exit status 0":
 		return proof, &agent.Failure{Code: "sandbox_failed", Message: strings.TrimSpace(state + "\n" + p.errors.tail())}
 	}

@@ -18,10 +18,23 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/run"
 	"github.com/runfacts/runfacts/transport/runner/sandbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	folder, err := os.MkdirTemp("", "") // other tests make sandboxes at the same time
+	if err == nil {
+		err = errors.Join(os.Chmod(folder, 0o777), os.Setenv("TMPDIR", folder))
+	}
+	if err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(folder)
+		os.Exit(code)
+	}))
+}
 
 // defaults is a small sandbox for a shell script.
 func defaults(script string) sandbox.Config {
@@ -185,6 +198,37 @@ func TestOutputThatIsTooMuchOrWrong(t *testing.T) {
 }
 
 func ptr(o outcome) *outcome { return &o }
+
+// What a command leaves in /output becomes artifacts, before the run's end, and
+// nothing else of this machine does.
+func TestOutputBecomesArtifacts(t *testing.T) {
+	c := defaults(`echo '{"type":"done","answer":"left"}'; mkdir -p /output/sub; printf one > /output/a.txt; printf two > /output/sub/b.bin
+		ln -s /etc/passwd /output/link; mkfifo /output/pipe; ln -s / /output/sub/root`)
+	c.Text = false
+	o := play(t, c, "null")
+	var got []string
+	for _, e := range o.events {
+		got = append(got, string(e.Type)+" "+string(e.Bytes))
+	}
+	if want := "artifact one,artifact two,done "; o.err != nil || strings.Join(got, ",") != want {
+		t.Errorf("%q, %v; want %q", got, o.err, want)
+	}
+	var described struct {
+		Name, Checksum string
+		Size           int
+	}
+	if err := json.Unmarshal(o.events[1].Artifact, &described); err != nil || described.Name != "sub/b.bin" || described.Size != 3 || described.Checksum != run.Checksum([]byte("two")) {
+		t.Errorf("%s", o.events[1].Artifact)
+	}
+	c = defaults(`while :; do dd if=/dev/zero of=/output/$(date +%N) bs=1M count=3 2>/dev/null; done`)
+	if f := ptr(play(t, c, "null")).failure(t); !strings.Contains(f.Message, "/output") {
+		t.Errorf("%v", f)
+	}
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), "runfacts-output-*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
 
 // A command that ignores SIGTERM is killed, with all that it started; one that
 // does not may say goodbye.

@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/run"
+)
+
+// octets is the media type of what nobody has named one for.
+const octets = "application/octet-stream"
+
+// shown are the media types that a browser may show; whatever else is here could
+// act on a page's behalf, and is only offered to be saved.
+var shown = map[string]bool{
+	"image/png": true, "image/jpeg": true, "image/gif": true, "image/webp": true, "text/plain": true, "application/json": true,
+	"text/markdown": true, "text/csv": true, "application/pdf": true, "audio/mpeg": true, "video/mp4": true,
+}
+
+// artifact is GET /api/agent-runs/{id}/artifacts/{artifact_id}: an artifact's
+// bytes, whole or in ranges. They never change.
+func (s *Server) artifact(c echo.Context) error {
+	id, err := runID(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.patience(c)
+	defer cancel()
+	a, err := s.config.Runs.Artifact(ctx, id, c.Param("artifact_id"))
+	if err != nil {
+		return err
+	}
+	content, err := s.config.Blobs.Open(ctx, a.Checksum)
+	if err != nil {
+		return err
+	}
+	defer content.Close() //nolint:errcheck // it was read only
+	media, how := a.MediaType, "inline"
+	base, _, err := mime.ParseMediaType(media)
+	if err != nil {
+		base, media = octets, octets
+	}
+	if !shown[base] {
+		how = "attachment"
+	}
+	h := c.Response().Header()
+	h.Set(echo.HeaderContentType, media)
+	h.Set(echo.HeaderXContentTypeOptions, "nosniff")
+	h.Set(echo.HeaderContentSecurityPolicy, "default-src 'none'; sandbox")
+	if text := mime.FormatMediaType(how, map[string]string{"filename": path.Base(a.Name)}); text != "" {
+		how = text
+	}
+	h.Set(echo.HeaderContentDisposition, how)
+	h.Set(echo.HeaderCacheControl, "private, max-age=31536000, immutable")
+	h.Set("ETag", `"`+a.Checksum+`"`)
+	http.ServeContent(c.Response(), c.Request(), "", time.Time{}, content)
+	return nil
+}
+
+// putArtifact is PUT /api/agent-runs/{id}/artifacts/{name}: a producer of a
+// pushed run brings an artifact's bytes. The event is committed when they are
+// kept.
+func (s *Server) putArtifact(c echo.Context) error {
+	id, err := runID(c)
+	if err != nil {
+		return err
+	}
+	name := c.Param("name")
+	if name == "" || len(name) > maxName || strings.ContainsAny(name, "\x00\r\n") {
+		return invalid("name", "an artifact's name has 1 to 128 bytes, in one line")
+	}
+	media := c.Request().Header.Get(echo.HeaderContentType)
+	if media == "" {
+		media = octets
+	} else if _, _, err := mime.ParseMediaType(media); err != nil {
+		return &problem{http.StatusUnsupportedMediaType, "unsupported_media_type", "the Content-Type cannot be read", nil}
+	}
+	ctx, cancel := s.patience(c)
+	defer cancel()
+	state, err := s.config.Runs.Summary(ctx, id, "")
+	switch {
+	case err != nil:
+		return err
+	case !state.EndedAt.IsZero():
+		return &run.EndedError{Run: id, Status: state.Status}
+	case state.Owner != "":
+		return &run.OwnedError{Run: id}
+	}
+	checksum, size, err := s.config.Blobs.Put(c.Request().Context(), id, c.Request().Body, s.config.MaxArtifact)
+	if err != nil {
+		return err
+	}
+	description, err := json.Marshal(struct {
+		Name      string `json:"name"`
+		MediaType string `json:"media_type"`
+		Size      int64  `json:"size"`
+		Checksum  string `json:"checksum"`
+	}{name, media, size, checksum})
+	if err != nil {
+		return err
+	}
+	recorder, release := s.config.Runs.Use(id)
+	defer release()
+	p := recorder.Push("")
+	bound, stop := context.WithTimeout(context.WithoutCancel(c.Request().Context()), s.config.Patience)
+	defer stop()
+	_ = p.Send(bound, 0, agent.Event{Type: agent.Artifact, Artifact: description, Stored: true}) // Wait tells
+	receipt, err := p.Wait(bound)
+	if err != nil {
+		var unknown *ledger.UnknownError
+		if !errors.As(err, &unknown) { // nothing refers to it
+			err = errors.Join(err, s.drop(id, checksum))
+		}
+		return err
+	}
+	return s.fresh(c, http.StatusCreated, map[string]any{
+		"name": name, "media_type": media, "size": size, "checksum": checksum, "last_seq": receipt.LastSeq,
+	})
+}
+
+// drop gives up a blob that a run has no event of.
+func (s *Server) drop(id run.ID, checksum string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.config.Patience)
+	defer cancel()
+	held, err := s.config.Runs.Checksums(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, other := range held {
+		if other == checksum {
+			return nil
+		}
+	}
+	if err := s.config.Blobs.Release(ctx, id, []string{checksum}); err != nil {
+		return fmt.Errorf("drop an artifact of run %s: %w", id, err)
+	}
+	return nil
+}
