@@ -290,3 +290,33 @@ func directly(b *testing.B, url string) time.Duration {
 		}
 	}
 }
+
+// A deep agent's file is an artifact whose bytes can be had, and its sub-agent's
+// calls know their parent.
+func TestDeepAgentsFiles(t *testing.T) {
+	server := langgraphserver.Start(t)
+	url := serveForTest(t, "--config", graphs(t, server, "deep"))
+	f := &fleet{t: t, urls: []string{url}}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := f.start(ctx, "deep", "deep"); err != nil {
+		t.Fatal(err)
+	}
+	if end, err := f.watch(ctx, "deep"); err != nil || end != runs.RunCompleted {
+		t.Fatalf("%s, %v", end, err)
+	}
+	response, err := http.Get(url + "/api/agent-runs/deep/artifacts/artifact_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil || string(content) != "# Owls\nThey fly.\n" || response.Header.Get("Content-Type") != "text/markdown" {
+		t.Errorf("%s %q %v", response.Status, content, response.Header)
+	}
+	_, page, _ := client{t, url}.call("GET", "/api/agent-runs/deep/events", "", "", "Accept", "application/json")
+	if text := fmt.Sprint(page); !strings.Contains(text, "parent_tool_call_id:call_2") || !strings.Contains(text, "name:/owl.md") {
+		t.Errorf("%s", text)
+	}
+	impatient.CloseIdleConnections()
+}

@@ -448,3 +448,126 @@ func TestConfiguredAgents(t *testing.T) {
 		t.Errorf("the input did not arrive to the letter: %s", a.text)
 	}
 }
+
+func TestArtifacts(t *testing.T) {
+	h := open(t)
+	run1 := h.create()
+	page := func(path string) string {
+		return h.do("GET", path+"/events", "", "Accept", "application/json").text
+	}
+	a := h.do("PUT", run1+"/artifacts/report.csv", "a,b\n1,2\n", "Content-Type", "text/csv")
+	if a.status != 201 || a.fields["checksum"] != run.Checksum([]byte("a,b\n1,2\n")) || a.fields["size"] != 8.0 {
+		t.Fatalf("%d %s", a.status, a.text)
+	}
+	if want := `"payload":{"artifact_id":"artifact_1","name":"report.csv","media_type":"text/csv","size":8,"checksum":"` +
+		run.Checksum([]byte("a,b\n1,2\n")) + `","url":"` + run1 + `/artifacts/artifact_1"}`; !strings.Contains(page(run1), want) {
+		t.Errorf("%s lacks %s", page(run1), want)
+	}
+	a = h.do("GET", run1+"/artifacts/artifact_1", "")
+	if a.status != 200 || a.text != "a,b\n1,2\n" || a.header.Get("Content-Type") != "text/csv" || a.header.Get("X-Content-Type-Options") != "nosniff" ||
+		a.header.Get("Content-Disposition") != "inline; filename=report.csv" {
+		t.Errorf("%d %q %v", a.status, a.text, a.header)
+	}
+	if a := h.do("GET", run1+"/artifacts/artifact_1", "", "Range", "bytes=4-6"); a.status != 206 || a.text != "1,2" || a.header.Get("Content-Range") != "bytes 4-6/8" {
+		t.Errorf("a range: %d %q", a.status, a.text)
+	}
+	if a := h.do("GET", run1+"/artifacts/artifact_1", "", "If-None-Match", a.header.Get("ETag")); a.status != 304 {
+		t.Errorf("known already: %d", a.status)
+	}
+	// A page that somebody brings is not one of ours.
+	h.do("PUT", run1+"/artifacts/page.html", "<script>", "Content-Type", "text/html")
+	if a := h.do("GET", run1+"/artifacts/artifact_2", ""); !strings.HasPrefix(a.header.Get("Content-Disposition"), "attachment") || !strings.Contains(a.header.Get("Content-Security-Policy"), "sandbox") {
+		t.Errorf("%v", a.header)
+	}
+	h.push(run1, `{"type":"artifact","artifact":{"artifact_id":"elsewhere","name":"x","checksum":"sha256:`+strings.Repeat("0", 64)+`"}}`)
+	for path, code := range map[string]string{"/artifacts/nobody": "artifact_not_found", "/artifacts/elsewhere": "artifact_not_stored"} {
+		if a := h.do("GET", run1+path, ""); a.status != 404 || a.fields["code"] != code {
+			t.Errorf("%s: %d %s", path, a.status, a.text)
+		}
+	}
+	if a := h.do("PUT", run1+"/artifacts/large", strings.Repeat("x", 100_001)); a.status != 413 || a.fields["code"] != "artifact_too_large" {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+
+	// Long values are kept whole, beside a preview.
+	long := strings.Repeat("0123456789", 500)
+	h.push(run1, `{"type":"tool_call","tool_name":"t","tool_call_id":"c","tool_args":{"text":"`+long+`"}}`+"\n"+
+		`{"type":"tool_result","tool_name":"t","tool_call_id":"c","tool_result":"é`+long+`"}`+"\n"+`{"type":"done","answer":"`+long+`"}`)
+	events := page(run1)
+	for id, want := range map[string]string{"artifact_4": `{"text":"` + long + `"}`, "artifact_5": "é" + long, "artifact_6": long} {
+		if a := h.do("GET", run1+"/artifacts/"+id, ""); a.text != want {
+			t.Errorf("%s: %d %.100q", id, a.status, a.text)
+		}
+		full := fmt.Sprintf(`"truncated":true,"full":{"artifact_id":%q,"size":%d,"checksum":%q}`, id, len(want), run.Checksum([]byte(want)))
+		if !strings.Contains(events, full) {
+			t.Errorf("no event has %s", full)
+		}
+	}
+	if !strings.Contains(events, `"result_checksum":"`+run.Checksum([]byte("é"+long))+`"`) || !strings.Contains(events, `"content_checksum":"`+run.Checksum([]byte(long))+`"`) {
+		t.Error("the checksums are not of the whole")
+	}
+	if a := h.do("PUT", run1+"/artifacts/late", "x"); a.status != 409 || a.fields["code"] != "run_terminal" {
+		t.Errorf("after the end: %d %s", a.status, a.text)
+	}
+
+	// What another run refers to stays when a run is erased.
+	run2 := h.create()
+	h.do("PUT", run2+"/artifacts/same", "a,b\n1,2\n")
+	if a := h.do("DELETE", run1, ""); a.status != 202 {
+		t.Fatalf("%d %s", a.status, a.text)
+	}
+	if a := h.do("GET", run1+"/artifacts/artifact_1", ""); a.status != 410 {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	if a := h.do("GET", run2+"/artifacts/artifact_1", ""); a.text != "a,b\n1,2\n" {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	h.push(run2, `{"type":"done"}`)
+	h.do("DELETE", run2, "")
+	for _, text := range []string{"a,b\n1,2\n", "<script>", long} {
+		if r, err := h.server.config.Blobs.Open(t.Context(), run.Checksum([]byte(text))); err == nil {
+			r.Close()
+			t.Errorf("%.20q is still kept", text)
+		}
+	}
+}
+
+func TestAnswersFromOutside(t *testing.T) {
+	h := open(t)
+	path := h.create()
+	h.push(path, `{"type":"tool_call","tool_name":"ask","tool_call_id":"q","external":true}`+"\n"+`{"type":"tool_call","tool_name":"own","tool_call_id":"own"}`)
+	if a := h.do("GET", path, ""); a.fields["status"] != "waiting" {
+		t.Errorf("%s", a.text)
+	}
+	for _, c := range []struct {
+		body   string
+		status int
+		code   any
+	}{
+		{`{"tool_call_id":"own","result":1}`, 404, "tool_call_not_found"},
+		{`{"tool_call_id":"nobody","result":1}`, 404, "tool_call_not_found"},
+		{`{"tool_call_id":"q"}`, 422, "invalid_request"},
+		{`{"result":1}`, 422, "invalid_request"},
+		{`{"tool_call_id":"q","result":{"n": 12345678901234567890}}`, 200, nil},
+		{`{"tool_call_id":"q","result":{"n":12345678901234567890}}`, 200, nil},
+		{`{"tool_call_id":"q","result":{"n":12345678901234567890},"is_error":true}`, 409, "already_answered"},
+		{`{"tool_call_id":"q","result":"other"}`, 409, "already_answered"},
+	} {
+		if a := h.do("POST", path+"/tool-results", c.body); a.status != c.status || a.fields["code"] != c.code {
+			t.Errorf("%s: %d %s", c.body, a.status, a.text)
+		}
+	}
+	if a := h.do("GET", path, ""); a.fields["status"] != "running" {
+		t.Errorf("%s", a.text)
+	}
+	h.push(path, `{"type":"tool_result","tool_name":"ask","tool_call_id":"q","tool_result":"mine"}`+"\n"+`{"type":"done"}`)
+	if a := h.do("GET", path+"/events", "", "Accept", "application/json"); strings.Count(a.text, "tool.call.completed") != 2 || !strings.Contains(a.text, `"result":{"n":12345678901234567890}`) {
+		t.Errorf("%s", a.text)
+	}
+	if a := h.do("POST", path+"/tool-results", `{"tool_call_id":"q","result":{"n":12345678901234567890}}`); a.status != 200 {
+		t.Errorf("the same after the end: %d %s", a.status, a.text)
+	}
+	if a := h.do("POST", "/api/agent-runs/nobody/tool-results", `{"tool_call_id":"q","result":1}`); a.status != 404 || a.fields["code"] != "run_not_found" {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+}
