@@ -109,3 +109,10 @@ func (s *Server) Pause() { _ = s.cmd.Process.Signal(syscall.SIGSTOP) }
 
 // Resume undoes Pause.
 func (s *Server) Resume() { _ = s.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Modules returns the folder of the installed packages.
+func Modules(t testing.TB) string {
+	t.Helper()
+	install(t)
+	return filepath.Join(folder(), "node_modules")
+}
