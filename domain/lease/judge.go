@@ -111,18 +111,20 @@ func (l *Leases) bury(ctx context.Context, heir Heir, name string) {
 			return // deaf meanwhile
 		}
 		verdict, _, err := heir.Inherit(ctx, id, d)
-		if err != nil {
+		var away *ledger.UnavailableError
+		if errors.As(err, &away) || ctx.Err() != nil {
 			return
 		}
 		l.mu.Lock()
 		switch {
+		case err != nil: // another time; it must not hold up the others
 		case verdict == Settled, verdict == Missing && late:
 			delete(p.owned, id)
 		case verdict == Alive:
 			p.heard = l.config.Now()
 		}
 		l.mu.Unlock()
-		if verdict == Alive {
+		if err == nil && verdict == Alive {
 			return
 		}
 	}

@@ -30,12 +30,17 @@ type runtime struct {
 	begun  chan agent.Task
 	events chan agent.Event
 	exit   chan error
-	deaf   bool          // it does not stop when it is told to
-	stops  chan struct{} // a token each time it was told to
+	deaf   bool       // it does not stop when it is told to
+	stops  chan error // why, each time it was told to
 }
 
+// rejoinable is a runtime that outlives its driver.
+type rejoinable struct{ *runtime }
+
+func (rejoinable) Rejoins() {}
+
 func newRuntime() *runtime {
-	return &runtime{begun: make(chan agent.Task, 16), events: make(chan agent.Event), exit: make(chan error), stops: make(chan struct{}, 16)}
+	return &runtime{begun: make(chan agent.Task, 16), events: make(chan agent.Event), exit: make(chan error), stops: make(chan error, 16)}
 }
 
 // Run implements agent.Runner.
@@ -52,7 +57,7 @@ func (r *runtime) Run(ctx context.Context, task agent.Task, emit func(agent.Even
 			return agent.Stop{Proof: "it ended"}, err
 		case <-told:
 			told = nil
-			r.stops <- struct{}{}
+			r.stops <- context.Cause(ctx)
 			if !r.deaf {
 				return agent.Stop{Proof: "it was told to stop"}, nil
 			}
@@ -81,6 +86,7 @@ type noBlobs struct{ blob.Store }
 type instance struct {
 	*supervisor.Supervisor
 	world   *world
+	name    string
 	runtime *runtime
 	line    *ledgertest.Line
 	runs    *ledger.Runs
@@ -96,7 +102,7 @@ func (i *instance) Announce(_ context.Context, id run.ID, _ lease.Kind) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.named[id] = true
-	if len(i.world.mem.Events(id)) > 0 && i.world.mem.Events(id)[0].Owner == "a" {
+	if len(i.world.mem.Events(id)) > 0 && i.world.mem.Events(id)[0].Owner == i.name {
 		i.world.t.Errorf("run %s was named when it had begun", id)
 	}
 	return nil
@@ -118,7 +124,7 @@ func (i *instance) RuntimeFailed(_ run.ID, err error) {
 var config = []byte(`{"agent_id":"robot","runtime":"test"}`)
 
 func (w *world) join(name string, change func(*supervisor.Config)) *instance {
-	i := &instance{world: w, runtime: newRuntime(), line: w.notes.For(), named: make(map[run.ID]bool), dead: make(map[string]bool)}
+	i := &instance{world: w, name: name, runtime: newRuntime(), line: w.notes.For(), named: make(map[run.ID]bool), dead: make(map[string]bool)}
 	var nonces atomic.Int64
 	i.runs = ledger.NewRuns(ledger.Config{Ledger: w.mem, MaxAppend: 100_000, Now: time.Now, Observer: i,
 		Nonce: func() string { return fmt.Sprint(name, nonces.Add(1)) }})

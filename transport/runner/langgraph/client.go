@@ -19,6 +19,7 @@ import (
 const (
 	maxFrame  = 32 << 20 // an update may carry files
 	maxAnswer = 32 << 20 // so may a state
+	maxText   = 300      // of an error, for the run's
 )
 
 // Bounds of one call that is not a stream, and of one that only asks whether a
@@ -85,7 +86,7 @@ func (c *client) call(ctx context.Context, method, path string, body, out any) e
 		return err
 	}
 	if response.StatusCode >= 300 {
-		return &statusError{method + " " + path, response.StatusCode, string(answer[:min(len(answer), 1000)])}
+		return &statusError{method + " " + path, response.StatusCode, string(answer[:min(len(answer), maxText)])}
 	}
 	if out == nil {
 		return nil
@@ -164,7 +165,7 @@ func (c *client) stream(ctx context.Context, thread, id, last string) (*sse.Read
 	}
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close()
-		body, _ := io.ReadAll(io.LimitReader(response.Body, 1000)) // for the message only
+		body, _ := io.ReadAll(io.LimitReader(response.Body, maxText)) // for the message only
 		return nil, nil, &statusError{"stream", response.StatusCode, string(body)}
 	}
 	return sse.NewReader(response.Body, maxFrame), response.Body, nil

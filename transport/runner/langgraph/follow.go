@@ -27,6 +27,7 @@ type position struct {
 	last   string // id of the last frame; "-1": none
 	number int    // as a number, where ids count up from 0; -1: they do not, or none was read
 	frames int
+	quiet  int       // connections in a row that said nothing of a run that has ended
 	silent time.Time // since when the server has not answered; zero: it has
 }
 
@@ -52,7 +53,12 @@ func (t *task) follow(ctx context.Context, id string) (status string, err error)
 			return "", lost("its event log has a gap")
 		}
 		if at.frames > before {
-			at.silent = time.Time{}
+			at.silent, at.quiet = time.Time{}, 0
+		}
+		if errors.Is(broken, errQuiet) {
+			if at.quiet++; at.quiet > 1 {
+				broken = nil // it keeps a finished run's stream open
+			}
 		}
 		r, err := t.ask(ctx, id, &at)
 		var answer *statusError
@@ -117,6 +123,9 @@ func (t *task) read(ctx context.Context, id string, at *position) error {
 			if f.Event == "" {
 				continue // a heartbeat
 			}
+			if f.Event == "end" {
+				return nil // some servers say it
+			}
 			if err := t.frame(id, f, at); err != nil {
 				return err
 			}
@@ -178,7 +187,9 @@ func (t *task) frame(id string, f sse.Frame, at *position) error {
 	if f.Event == "error" && at.frames == 0 && f.Data == `"Run not found"` {
 		return errUnknown
 	}
-	at.last = f.ID
+	if f.ID != "" {
+		at.last = f.ID
+	}
 	at.frames++
 	if err := t.report(id, parseFrame(f)); err != nil {
 		return errEmit

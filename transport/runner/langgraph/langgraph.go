@@ -40,6 +40,8 @@ const (
 	hungTime = time.Minute     // without an answer
 	stopTime = 2500 * time.Millisecond
 	pollTime = 50 * time.Millisecond
+
+	maxIdle = 64 // connections that are kept: each run asks now and then
 )
 
 // Config is where a graph is.
@@ -60,7 +62,9 @@ var _ agent.Rejoiner = (*Runner)(nil)
 
 // New returns a Runner. It does not connect.
 func New(c Config) *Runner {
-	return &Runner{client{strings.TrimRight(c.URL, "/"), c.APIKey, &http.Client{}}, c.Assistant, hungTime}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = maxIdle
+	return &Runner{client{strings.TrimRight(c.URL, "/"), c.APIKey, &http.Client{Transport: transport}}, c.Assistant, hungTime}
 }
 
 // Rejoins implements agent.Rejoiner.
@@ -82,6 +86,7 @@ type task struct {
 	mapper *mapper
 	thread string
 	runs   []lgRun // on the server, made for this task, oldest first
+	making bool    // a create was not answered
 	skip   *cursor // events up to here are recorded; nil: none (any more)
 }
 
@@ -222,16 +227,16 @@ func (t *task) create(ctx context.Context, body map[string]any) error {
 				return err
 			}
 			if len(all) > len(t.runs) {
-				t.runs = all
+				t.runs, t.making = all, false
 				return nil
 			}
 		}
-		doubt = true
+		doubt, t.making = true, true
 		var made lgRun
 		if err := t.client.call(ctx, http.MethodPost, "/threads/"+t.thread+"/runs", body, &made); err != nil {
 			return err
 		}
-		t.runs = append(t.runs, made)
+		t.runs, t.making = append(t.runs, made), false
 		return nil
 	})
 }
@@ -355,8 +360,11 @@ func lastWords(values json.RawMessage) string {
 	var with struct {
 		Messages []message `json:"messages"`
 	}
-	if json.Unmarshal(values, &with) == nil && len(with.Messages) > 0 {
-		return spoken(with.Messages[len(with.Messages)-1].Content)
+	if json.Unmarshal(values, &with) == nil && with.Messages != nil {
+		if n := len(with.Messages); n > 0 {
+			return spoken(with.Messages[n-1].Content)
+		}
+		return ""
 	}
 	var b bytes.Buffer
 	if json.Compact(&b, values) != nil {
@@ -365,24 +373,28 @@ func lastWords(values json.RawMessage) string {
 	return b.String()
 }
 
-// stop interrupts the server's run and waits until the server says that it has
-// ended, as long as there is time.
+// stop interrupts the server's runs of this task and waits until the server says
+// that they have ended, as long as there is time.
 func (t *task) stop(ctx context.Context) agent.Stop {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 	defer cancel()
-	if len(t.runs) == 0 {
-		// A create may be on its way still: nothing proves that it is not.
-		return agent.Stop{}
-	}
-	id := t.runs[len(t.runs)-1].ID
-	asked := false
+	asked := make(map[string]bool)
 	for ctx.Err() == nil {
-		r, err := t.client.run(ctx, t.thread, id)
-		switch {
-		case err == nil && r.ended():
-			return agent.Stop{Proof: fmt.Sprintf("LangGraph tells its run %s as %s", id, r.Status)}
-		case err == nil && !asked:
-			asked = t.client.interrupt(ctx, t.thread, id) == nil
+		all, err := t.client.runs(ctx, t.thread, t.RunID)
+		// One whose making was not answered may still come.
+		ended := err == nil && len(all) > 0 && (!t.making || len(all) > len(t.runs))
+		for _, r := range all {
+			if r.ended() {
+				continue
+			}
+			ended = false
+			if !asked[r.ID] {
+				asked[r.ID] = t.client.interrupt(ctx, t.thread, r.ID) == nil
+			}
+		}
+		if ended {
+			last := all[len(all)-1]
+			return agent.Stop{Proof: fmt.Sprintf("LangGraph tells its run %s as %s", last.ID, last.Status)}
 		}
 		pause(ctx, pollTime)
 	}

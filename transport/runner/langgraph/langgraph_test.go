@@ -91,7 +91,7 @@ func story(events []agent.Event) string {
 
 func open(t *testing.T, server *langgraphserver.Server, graph string) *Runner {
 	r := New(Config{URL: server.URL, Assistant: graph})
-	r.hung = 3 * time.Second
+	r.hung = time.Second
 	t.Cleanup(r.Close)
 	return r
 }
