@@ -91,13 +91,13 @@ func (s *Supervisor) drive(hard context.Context, r *owned, epoch uint64) {
 	defer release()
 	push := recorder.Drive(epoch)
 	outcome := result{stop: agent.Stop{Proof: neverStarted}}
-	if s.turn(hard, r) {
+	if place, mine := s.turn(hard, r); mine {
 		outcome = s.execute(hard, r, push)
 		defer func() {
 			if outcome.late != nil { // recorded without it; its place is still taken
 				<-outcome.late
 			}
-			<-s.slots
+			place()
 		}()
 	}
 	defer r.finish()
@@ -126,27 +126,36 @@ func (s *Supervisor) refused(err error, r *owned) bool {
 	return true
 }
 
-// turn waits until the run may be driven; false: it is to end before.
-func (s *Supervisor) turn(hard context.Context, r *owned) bool {
+// turn waits until the run may be driven, and returns the call that gives its
+// place back; mine is false where it is to end before. What was taken over runs
+// already, and does not wait.
+func (s *Supervisor) turn(hard context.Context, r *owned) (place func(), mine bool) {
+	begin := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		r.driven = true
+	}
+	if r.rejoin != nil {
+		begin()
+		return func() {}, true
+	}
 	timer := time.NewTimer(s.config.QueueTime)
 	defer timer.Stop()
 	select {
 	case <-r.ending: // drained or cancelled while it was being started
-		return false
+		return nil, false
 	default:
 	}
 	select {
 	case s.slots <- struct{}{}:
-		s.mu.Lock()
-		r.driven = true
-		s.mu.Unlock()
-		return true
+		begin()
+		return func() { <-s.slots }, true
 	case <-r.ending:
 	case <-timer.C:
 		r.end(&limit{run.QueueTimeout, "the run waited too long for its turn", true})
 	case <-hard.Done():
 	}
-	return false
+	return nil, false
 }
 
 // result is how a runtime ended.
@@ -252,7 +261,7 @@ func (s *Supervisor) conclude(hard context.Context, r *owned, epoch uint64, reco
 		cause = r.cause
 	default: // it ended by itself
 	}
-	if out.ended {
+	if out.ended && cause == nil {
 		return // its own end is recorded
 	}
 	var c *cancel

@@ -228,6 +228,11 @@ func TestRunsEndForTheReasonThatIsTrue(t *testing.T) {
 			i.runtime.says("hi")
 			i.runtime.says(strings.Repeat("x", 200_000))
 		}, said + `run.failed {"error":{"code":"event_too_large","message":"the runtime reported an event that does not fit one append","retryable":false}}`},
+		"the store refuses its end": {func(i *instance) {
+			i.runtime.says("hi")
+			i.world.mem.Fail(ledgertest.Forbidden)
+			i.runtime.events <- agent.Event{Type: agent.Done}
+		}, said + `run.failed {"error":{"code":"store_refused","message":"the store refused an event of the runtime","retryable":false}}`},
 		"the instance is told to stop": {func(i *instance) { i.runtime.says("hi"); i.Drain(context.Background(), time.Minute) },
 			said + `run.failed {"error":{"code":"instance_stopped","message":"the instance that ran it was stopped","retryable":true}}`},
 		"somebody cancels it": {func(i *instance) { i.runtime.says("hi"); i.cancels("run_1", run.Cancelled) },

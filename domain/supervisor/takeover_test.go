@@ -17,12 +17,10 @@ import (
 
 // rejoins makes an instance's runtime one that can be joined again.
 func (w *world) rejoins(name string) *instance {
-	var i *instance
-	i = w.join(name, func(c *supervisor.Config) {
+	return w.join(name, func(c *supervisor.Config) {
 		c.Agents[0].Runner = rejoinable{c.Agents[0].Runner.(*runtime)}
 		c.Agents[0].Limits = supervisor.Limits{Duration: time.Hour, Silence: time.Minute, Wait: 5 * time.Hour}
 	})
-	return i
 }
 
 func (r *runtime) asks(id string) {
