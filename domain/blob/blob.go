@@ -35,13 +35,18 @@ type Store interface {
 	// Open returns a blob's bytes. Error: ErrNotFound.
 	Open(ctx context.Context, checksum string) (io.ReadSeekCloser, error)
 
-	// Release ends a run's referring to blobs; those that no other run refers
-	// to are gone. What is not there is fine.
-	Release(ctx context.Context, id run.ID, checksums []string) error
+	// Release ends a run's referring to any blob; those that no other run
+	// refers to are gone. A run that refers to none is fine.
+	Release(ctx context.Context, id run.ID) error
 }
 
 // previewed is how much of an offloaded value stays in its event, in bytes.
 const previewed = 4 << 10
+
+// Long reports whether Offload has something to keep.
+func Long(e *agent.Event, limit int) bool {
+	return e.Bytes != nil || len(e.ToolArgs) > limit || len(e.ToolResult) > limit || len(e.Answer) > limit
+}
 
 // Offload keeps what an event carries beside itself (an artifact's bytes), and a
 // tool's arguments or result or an answer of more than limit bytes, of which it

@@ -216,15 +216,6 @@ func (r *Runs) Artifact(ctx context.Context, id run.ID, artifact string) (a run.
 	return a, err
 }
 
-// Checksums returns those of the run's artifacts. Errors as for Summary.
-func (r *Runs) Checksums(ctx context.Context, id run.ID) (all []string, err error) {
-	_, err = r.act(ctx, id, false, func(s *run.State) (run.Decision, error) {
-		all = s.Checksums()
-		return run.Decision{}, nil
-	})
-	return all, err
-}
-
 // Erase tombstones an ended run. Errors as for Summary, *NotEndedError,
 // *UnknownError once ctx has ended.
 func (r *Runs) Erase(ctx context.Context, id run.ID) error {

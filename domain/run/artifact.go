@@ -1,11 +1,6 @@
 package run
 
-import (
-	"maps"
-	"slices"
-
-	"github.com/runfacts/runfacts/domain/agent"
-)
+import "github.com/runfacts/runfacts/domain/agent"
 
 // Artifact is what a run's facts say of an artifact, as far as it takes to serve
 // its bytes. What nobody told is empty.
@@ -13,17 +8,6 @@ type Artifact struct{ Name, MediaType, Checksum string }
 
 // Artifact returns an artifact by its id.
 func (s *State) Artifact(id string) (Artifact, bool) { return s.artifacts.get(id) }
-
-// Checksums returns those of all artifacts.
-func (s *State) Checksums() []string {
-	all := make(map[string]bool)
-	for _, a := range s.artifacts.base {
-		if a.Checksum != "" {
-			all[a.Checksum] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(all))
-}
 
 // described is what the payload of an artifact.created says. Decoded ones have
 // it in members of their own, decided ones among what was given.

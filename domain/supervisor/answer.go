@@ -92,6 +92,9 @@ func (c *calls) answer(ctx context.Context, id string) (agent.Answer, error) {
 // Errors as for ledger.Answer; ctx's end is an *UnavailableError: the answer may
 // still be committed.
 func (s *Supervisor) Answer(ctx context.Context, id run.ID, a agent.Answer) (ledger.Summary, error) {
+	if s, err := s.config.Runs.Summary(ctx, id, ""); err != nil {
+		return s, err // nothing is kept for a run that is not there
+	}
 	if err := blob.OffloadAnswer(ctx, s.config.Blobs, id, s.config.Inline, &a); err != nil {
 		return ledger.Summary{}, err
 	}

@@ -3,8 +3,6 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"mime"
 	"net/http"
 	"path"
@@ -14,7 +12,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/runfacts/runfacts/domain/agent"
-	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -118,32 +115,9 @@ func (s *Server) putArtifact(c echo.Context) error {
 	_ = p.Send(bound, 0, agent.Event{Type: agent.Artifact, Artifact: description, Stored: true}) // Wait tells
 	receipt, err := p.Wait(bound)
 	if err != nil {
-		var unknown *ledger.UnknownError
-		if !errors.As(err, &unknown) { // nothing refers to it
-			err = errors.Join(err, s.drop(id, checksum))
-		}
-		return err
+		return err // the bytes go when the run is erased
 	}
 	return s.fresh(c, http.StatusCreated, map[string]any{
 		"name": name, "media_type": media, "size": size, "checksum": checksum, "last_seq": receipt.LastSeq,
 	})
-}
-
-// drop gives up a blob that a run has no event of.
-func (s *Server) drop(id run.ID, checksum string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.config.Patience)
-	defer cancel()
-	held, err := s.config.Runs.Checksums(ctx, id)
-	if err != nil {
-		return err
-	}
-	for _, other := range held {
-		if other == checksum {
-			return nil
-		}
-	}
-	if err := s.config.Blobs.Release(ctx, id, []string{checksum}); err != nil {
-		return fmt.Errorf("drop an artifact of run %s: %w", id, err)
-	}
-	return nil
 }

@@ -86,9 +86,33 @@ func (s *Server) push(c echo.Context) error {
 		with("last_seq", out.LastSeq).with("producer_seq", out.ProducerSeq)
 }
 
+// offload returns what keeps long values of a push's events beside them. Nothing
+// is kept for a run that does not exist, or takes no more.
+func (s *Server) offload(c echo.Context, id run.ID) func(*agent.Event) error {
+	open := false
+	return func(e *agent.Event) error {
+		if !blob.Long(e, s.config.Inline) {
+			return nil
+		}
+		ctx, cancel := s.patience(c)
+		defer cancel()
+		if !open {
+			state, err := s.config.Runs.Summary(ctx, id, "")
+			if err != nil {
+				return err
+			}
+			if open = state.EndedAt.IsZero(); !open {
+				return nil // it is a duplicate, or refused
+			}
+		}
+		return blob.Offload(ctx, s.config.Blobs, id, s.config.Inline, e)
+	}
+}
+
 // sendLines hands over each line as it comes. An error is a line that could
 // not be taken; what is behind it is not read.
 func (s *Server) sendLines(c echo.Context, id run.ID, p *ledger.Push) error {
+	offload := s.offload(c, id)
 	control := http.NewResponseController(c.Response())
 	defer context.AfterFunc(s.draining, func() {
 		// An error means that the connection is gone, which ends the reading too.
@@ -108,7 +132,7 @@ func (s *Server) sendLines(c echo.Context, id run.ID, p *ledger.Push) error {
 			return &ledger.PushError{Line: n, Err: err}
 		}
 		s.config.Metrics.Reported(e.Type)
-		if err := blob.Offload(c.Request().Context(), s.config.Blobs, id, s.config.Inline, &e); err != nil {
+		if err := offload(&e); err != nil {
 			return &ledger.PushError{Line: n, Err: err}
 		}
 		if err := p.Send(c.Request().Context(), n, e); err != nil {
@@ -129,6 +153,7 @@ func (s *Server) sendLines(c echo.Context, id run.ID, p *ledger.Push) error {
 // sendArray decodes all of a JSON array before it hands over any of it. Lines
 // are counted by element.
 func (s *Server) sendArray(c echo.Context, id run.ID, p *ledger.Push) error {
+	offload := s.offload(c, id)
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxArray))
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
@@ -149,7 +174,7 @@ func (s *Server) sendArray(c echo.Context, id run.ID, p *ledger.Push) error {
 	}
 	for i, e := range events {
 		s.config.Metrics.Reported(e.Type)
-		if err := blob.Offload(c.Request().Context(), s.config.Blobs, id, s.config.Inline, &e); err != nil {
+		if err := offload(&e); err != nil {
 			return &ledger.PushError{Line: i + 1, Err: err}
 		}
 		if err := p.Send(c.Request().Context(), i+1, e); err != nil {

@@ -177,14 +177,11 @@ func (s *Server) erase(c echo.Context) error {
 	}
 	ctx, cancel := s.patience(c)
 	defer cancel()
-	held, err := s.config.Runs.Checksums(ctx, id)
+	err = s.config.Runs.Erase(ctx, id)
+	if err == nil || errors.Is(err, ledger.ErrErased) { // perhaps by one that died before the next line
+		err = errors.Join(err, s.config.Blobs.Release(ctx, id))
+	}
 	if err != nil {
-		return err
-	}
-	if err := s.config.Runs.Erase(ctx, id); err != nil {
-		return err
-	}
-	if err := s.config.Blobs.Release(ctx, id, held); err != nil {
 		return err
 	}
 	return c.NoContent(http.StatusAccepted)

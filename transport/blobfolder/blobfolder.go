@@ -2,6 +2,7 @@
 //
 //	ab/abcdef…/content     the bytes
 //	ab/abcdef…/run-<id>    for each run that refers to them, empty
+//	runs/<id>/abcdef…      the same by run
 //	tmp/                   what is being written
 //
 // Content appears by rename, whole and synced. Changes under a prefix are
@@ -28,6 +29,7 @@ const (
 	algorithm = "sha256:"
 	content   = "content"
 	reference = "run-"
+	byRun     = "runs"
 )
 
 // Folder implements blob.Store.
@@ -81,8 +83,14 @@ func (f *Folder) Put(_ context.Context, id run.ID, from io.Reader, limit int64) 
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return "", 0, err
 	}
-	if err := os.WriteFile(filepath.Join(folder, reference+string(id)), nil, 0o600); err != nil {
+	own := filepath.Join(f.path, byRun, string(id))
+	if err := os.MkdirAll(own, 0o700); err != nil {
 		return "", 0, err
+	}
+	for _, name := range []string{filepath.Join(own, filepath.Base(folder)), filepath.Join(folder, reference+string(id))} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			return "", 0, err
+		}
 	}
 	if _, err := os.Stat(filepath.Join(folder, content)); err != nil {
 		if err := os.Rename(tmp.Name(), filepath.Join(folder, content)); err != nil {
@@ -90,7 +98,7 @@ func (f *Folder) Put(_ context.Context, id run.ID, from io.Reader, limit int64) 
 		}
 	}
 	// The event that names it may be committed next: names must last as bytes do.
-	for _, path := range []string{folder, filepath.Dir(folder), f.path} {
+	for _, path := range []string{folder, filepath.Dir(folder), own, filepath.Dir(own), f.path} {
 		if err := sync(path); err != nil {
 			return "", 0, err
 		}
@@ -135,14 +143,28 @@ func (f *Folder) Open(_ context.Context, checksum string) (io.ReadSeekCloser, er
 }
 
 // Release implements blob.Store.
-func (f *Folder) Release(_ context.Context, id run.ID, checksums []string) error {
-	var faults []error
-	for _, checksum := range checksums {
-		if folder, ok := f.place(checksum); ok {
-			faults = append(faults, f.release(folder, id))
-		}
+func (f *Folder) Release(_ context.Context, id run.ID) error {
+	own := filepath.Join(f.path, byRun, string(id))
+	names, err := os.ReadDir(own)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	return errors.Join(faults...)
+	faults := []error{err}
+	for _, name := range names {
+		folder, ok := f.place(algorithm + name.Name())
+		if !ok {
+			continue
+		}
+		if err := f.release(folder, id); err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		faults = append(faults, os.Remove(filepath.Join(own, name.Name())))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return fmt.Errorf("release the blobs of run %s: %w", id, err)
+	}
+	return os.Remove(own)
 }
 
 func (f *Folder) release(folder string, id run.ID) error {
