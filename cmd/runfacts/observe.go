@@ -76,6 +76,12 @@ func (o *observer) RuntimeFailed(id runs.ID, err error) {
 	o.log.Error().Err(err).Str("run_id", string(id)).Msg("runtime failed")
 }
 
+// TakenOver implements supervisor.Observer.
+func (o *observer) TakenOver(id runs.ID, owner string) {
+	o.metrics.TakenOver()
+	o.log.Warn().Str("run_id", string(id)).Str("owner", owner).Msg("run taken over")
+}
+
 // Lost implements supervisor.Observer.
 func (o *observer) Lost(id runs.ID, owner string, silence time.Duration) {
 	o.metrics.Lost(owner != "")

@@ -50,6 +50,7 @@ type Observer interface {
 	Reported(t agent.Type)
 	RuntimeFailed(id run.ID, err error) // with the text that strangers do not get
 	Lost(id run.ID, owner string, silence time.Duration)
+	TakenOver(id run.ID, owner string)
 }
 
 // Config is what a Supervisor needs. All of it must be set, but for Agents.

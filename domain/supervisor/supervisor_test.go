@@ -112,6 +112,7 @@ func (i *instance) Breathes(name string) bool                   { i.mu.Lock(); d
 func (i *instance) Reported(agent.Type)                         {}
 func (i *instance) Lost(run.ID, string, time.Duration)          {}
 func (i *instance) Appended(ledger.Outcome, int, time.Duration) {}
+func (i *instance) TakenOver(run.ID, string)                    {}
 func (i *instance) Started()                                    {}
 func (i *instance) Ended(run.ID, bool, run.Status)              {}
 func (i *instance) Heard(run.ID, run.Seq, bool)                 {}

@@ -50,6 +50,7 @@ func (s *Supervisor) resume(hard context.Context, r *owned, e run.Evidence, answ
 	r.created = r.err == nil
 	var forgotten error
 	if r.created {
+		s.config.Observer.TakenOver(r.id, e.Owner)
 		forgotten = s.recall(hard, r)
 	}
 	close(r.started)

@@ -87,6 +87,7 @@ func (nobody) Forget(run.ID)                                      {}
 func (nobody) Breathes(string) bool                               { return false }
 func (nobody) Reported(agent.Type)                                {}
 func (nobody) RuntimeFailed(run.ID, error)                        {}
+func (nobody) TakenOver(run.ID, string)                           {}
 func (nobody) Lost(run.ID, string, time.Duration)                 {}
 
 // counted counts what the ledger does.

@@ -33,6 +33,7 @@ type Metrics struct {
 	lost          *prometheus.CounterVec
 	heartbeats    *prometheus.CounterVec
 	deaths        prometheus.Counter
+	taken         prometheus.Counter
 }
 
 // New returns metrics in a registry of their own, with Go's and the process's.
@@ -65,11 +66,13 @@ func New() *Metrics {
 			Name: "runfacts_runs_lost_total", Help: "Runs that this instance ended as runtime_lost, by kind: owned or pushed."}, []string{"kind"}),
 		heartbeats: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "runfacts_heartbeats_total", Help: "Heartbeats of this instance, by whether the store acknowledged them."}, []string{"acknowledged"}),
+		taken: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "runfacts_runs_taken_over_total", Help: "Runs of other instances that this one went on with."}),
 		deaths: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "runfacts_instance_deaths_total", Help: "Leases of other instances that this one saw expire."}),
 	}
 	m.registry.MustRegister(m.started, m.ended, m.heard, m.appends, m.events, m.conflicts, m.appendSeconds,
-		m.viewers, m.frames, m.writeSeconds, m.storeUp, m.lost, m.heartbeats, m.deaths,
+		m.viewers, m.frames, m.writeSeconds, m.storeUp, m.lost, m.heartbeats, m.deaths, m.taken,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, state := range []run.Status{run.Completed, run.Failed, run.Cancelled} {
 		m.ended.WithLabelValues(string(state))
@@ -150,6 +153,9 @@ func (m *Metrics) Lost(owned bool) {
 func (m *Metrics) Beat(acknowledged bool) {
 	m.heartbeats.WithLabelValues(strconv.FormatBool(acknowledged)).Inc()
 }
+
+// TakenOver counts a run that was taken over.
+func (m *Metrics) TakenOver() { m.taken.Inc() }
 
 // Died counts an instance that was found dead.
 func (m *Metrics) Died() { m.deaths.Inc() }

@@ -3,12 +3,15 @@ package sandbox
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"mime"
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/runfacts/runfacts/domain/agent"
@@ -18,9 +21,24 @@ import (
 // maxLeft bounds the files that one run may leave.
 const maxLeft = 1000
 
+// outputs is how output folders are named; the process that made one follows.
+const outputs = "runfacts-output-"
+
+// sweep drops the output folders of processes that died.
+func sweep() {
+	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), outputs+"*")) // the pattern is right
+	for _, folder := range folders {
+		maker, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(folder), outputs), "-")
+		pid, err := strconv.Atoi(maker)
+		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			_ = os.RemoveAll(folder) // somebody else's, perhaps
+		}
+	}
+}
+
 // outputFolder makes the folder that a sandbox sees as /output.
 func outputFolder() (string, error) {
-	folder, err := os.MkdirTemp("", "runfacts-output-")
+	folder, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", outputs, os.Getpid()))
 	if err == nil && os.Geteuid() == 0 {
 		err = errors.Join(os.Chown(folder, nobody, nobody), os.Chmod(folder, 0o700))
 	}

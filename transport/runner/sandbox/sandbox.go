@@ -72,6 +72,7 @@ func New(ctx context.Context, c Config, log zerolog.Logger) (*Runner, error) {
 	if _, err := exec.LookPath("prlimit"); err != nil {
 		return nil, errors.New("prlimit is not installed (it is in util-linux)")
 	}
+	sweep()
 	r := &Runner{c, log, bwrap}
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()

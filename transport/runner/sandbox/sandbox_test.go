@@ -274,6 +274,29 @@ func TestMountsAndEnvironment(t *testing.T) {
 	}
 }
 
+// What a process left that was killed is dropped by the next one.
+func TestSweep(t *testing.T) {
+	dead := exec.Command("true")
+	if err := dead.Run(); err != nil {
+		t.Fatal(err)
+	}
+	left := filepath.Join(os.TempDir(), "runfacts-output-"+strconv.Itoa(dead.Process.Pid)+"-1")
+	mine := filepath.Join(os.TempDir(), "runfacts-output-"+strconv.Itoa(os.Getpid())+"-1")
+	for _, folder := range []string{left, mine} {
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(folder)
+	}
+	open(t, defaults("true"), zerolog.Nop())
+	if _, err := os.Stat(left); err == nil {
+		t.Error("the dead one's is there")
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Error("the living one's is gone")
+	}
+}
+
 func TestCannotBeSetUp(t *testing.T) {
 	c := defaults("true")
 	c.Mounts = []sandbox.Mount{{Source: filepath.Join(t.TempDir(), "nothing"), Target: "/x"}}
