@@ -189,9 +189,11 @@ func (s *Supervisor) Push(ctx context.Context, start run.Start) (ledger.Summary,
 		return ledger.Summary{}, false, fmt.Errorf("announce run %s: %w", start.ID, err)
 	}
 	summary, created, err := s.config.Runs.Start(ctx, start)
-	if !created && (err != nil || summary.Owner != "" || !summary.EndedAt.IsZero()) && !unknown(err) {
+	switch {
+	case err != nil: // there may be another run of that id: the leases will see
+	case summary.Owner != "" || !summary.EndedAt.IsZero():
 		s.config.Watch.Forget(start.ID)
-	} else if err == nil {
+	default:
 		s.config.Watch.Heard(start.ID, summary.LastSeq, true)
 	}
 	return summary, created, err
@@ -279,10 +281,14 @@ func (s *Supervisor) owned(id run.ID) *owned {
 func (s *Supervisor) begin(hard, request context.Context, r *owned, start run.Start) {
 	defer s.unregister(r)
 	defer func() {
-		// A run whose end is not known to be recorded stays named: somebody
-		// else has to end it.
-		if hard.Err() == nil && !unknown(r.err) {
+		switch {
+		case hard.Err() != nil || unknown(r.err):
+			// Its end is not known to be recorded: it stays named, so that
+			// somebody else ends it.
+		case r.created:
 			s.config.Watch.Forget(r.id)
+		default: // there may be another run of that id, a pushed one even: the leases will see
+			s.config.Watch.Heard(r.id, 0, true)
 		}
 	}()
 	if r.err = s.keep(request, r.agent); r.err == nil {

@@ -115,7 +115,11 @@ func (i *instance) Appended(ledger.Outcome, int, time.Duration) {}
 func (i *instance) TakenOver(run.ID, string)                    {}
 func (i *instance) Started()                                    {}
 func (i *instance) Ended(run.ID, bool, run.Status)              {}
-func (i *instance) Heard(run.ID, run.Seq, bool)                 {}
+func (i *instance) Heard(id run.ID, _ run.Seq, _ bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.named[id] = true
+}
 func (i *instance) RuntimeFailed(_ run.ID, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -524,6 +528,32 @@ func TestTheSameStartIsOneRun(t *testing.T) {
 			if _, _, err := a.Start(ctx, s); !errors.As(err, &unknown) {
 				t.Errorf("%+v: %v", s, err)
 			}
+		}
+	})
+}
+
+// A start that meets another run of its id leaves that one watched.
+func TestAnotherRunsIDStaysWatched(t *testing.T) {
+	here(t, func(w *world) {
+		a := w.join("a", nil)
+		defer a.end()
+		ctx, cancel := patience()
+		defer cancel()
+		if _, created, err := a.Push(ctx, run.Start{ID: "open", AgentID: "x", Runtime: "push", RequestChecksum: "r"}); err != nil || !created {
+			t.Fatal(created, err)
+		}
+		var exists *ledger.ExistsError
+		if _, _, err := a.Push(ctx, run.Start{ID: "open", AgentID: "y", Runtime: "push", RequestChecksum: "other"}); !errors.As(err, &exists) {
+			t.Errorf("%v", err)
+		}
+		if _, _, err := a.Start(ctx, run.Start{ID: "open", AgentID: "robot", RequestChecksum: "other"}); !errors.As(err, &exists) {
+			t.Errorf("%v", err)
+		}
+		synctest.Wait()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if !a.named["open"] {
+			t.Error("nobody watches over the run any more")
 		}
 	})
 }
