@@ -40,8 +40,8 @@ const (
 const pushLeases = 4
 
 // bytesPerWatched bounds what an open run takes in a heartbeat, which names all
-// that an instance answers for and must fit one append.
-const bytesPerWatched = 70
+// that an instance answers for, and some more, and must fit one append.
+const bytesPerWatched = 90
 
 type serveCmd struct {
 	dataFlags

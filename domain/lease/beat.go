@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -30,6 +29,7 @@ func CommandStream(instance string) string { return "runfacts_commands-" + insta
 
 const (
 	wholeEvery   = 20   // heartbeats; the ones between tell what changed
+	beside       = 1000 // runs in a heartbeat's gone, and in its heard
 	registryKept = 1000 // notes
 	rejoinAfter  = 500  // notes behind one's own joining, before it is trimmed
 	leaveTime    = time.Second
@@ -137,8 +137,7 @@ func (l *Leases) compose() heartbeat {
 	l.beats++
 	h := heartbeat{Instance: l.config.Instance, Beat: l.beats, LeaseMS: l.config.Lease.Milliseconds()}
 	h.Whole = l.trimmable >= wholeEvery
-	h.Heard = slices.Collect(maps.Keys(l.mentions))
-	h.Gone = slices.Collect(maps.Keys(l.gone))
+	h.Heard, h.Gone = some(l.mentions), some(l.gone)
 	name := func(id run.ID) {
 		if l.holds[id].kind == Owned {
 			h.Owned = append(h.Owned, id)
@@ -156,6 +155,17 @@ func (l *Leases) compose() heartbeat {
 		name(id)
 	}
 	return h
+}
+
+// some returns as many runs as a heartbeat tells of beside those it names; the
+// others wait for the next.
+func some(set map[run.ID]struct{}) (ids []run.ID) {
+	for id := range set {
+		if ids = append(ids, id); len(ids) == beside {
+			break
+		}
+	}
+	return ids
 }
 
 // acknowledged notes that h is stored, which was sent at sent. It reports
