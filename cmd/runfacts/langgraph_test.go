@@ -320,3 +320,43 @@ func TestDeepAgentsFiles(t *testing.T) {
 	}
 	impatient.CloseIdleConnections()
 }
+
+// An owner that was paused, and taken for dead, lets go of what another one
+// drives now: the runtime runs on.
+func TestAPausedOwnerLetsGo(t *testing.T) {
+	server := langgraphserver.Start(t)
+	f := newFleetOf(t, 2, graphs(t, server, "slow"), "--lease", "1s")
+	old, heir := client{t, f.urls[0]}, client{t, f.urls[1]}
+	if status, fields, _ := old.call("POST", "/api/agent-runs", "application/json", `{"run_id":"paused","agent_id":"slow","input":"hi"}`); status != 201 {
+		t.Fatalf("%d %v", status, fields)
+	}
+	frames, closeStream := heir.watch("paused", 0)
+	defer closeStream()
+	until := func(what string, n int) {
+		t.Helper()
+		for n > 0 {
+			frame, err := nextEvent(frames)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if frame.Event == what {
+				n--
+			} else if runs.Terminal(frame.Event) {
+				t.Fatalf("%s %s", frame.Event, frame.Data)
+			}
+		}
+	}
+	until(runs.MessageDelta, 5)
+	_ = f.members[0].cmd.Process.Signal(syscall.SIGSTOP)
+	until(runs.RunResumed, 1)
+	_ = f.members[0].cmd.Process.Signal(syscall.SIGCONT)
+	until(runs.MessageDelta, 20) // a second of it
+	status, fields, _ := old.call("POST", "/api/agent-runs/paused/cancel", "", "")
+	if status != 200 || fields["status"] != "cancelled" {
+		t.Errorf("%d %v", status, fields)
+	}
+	if _, page, _ := heir.call("GET", "/api/agent-runs/paused/events?limit=1000", "", "", "Accept", "application/json"); !strings.Contains(fmt.Sprint(page), "as interrupted") {
+		t.Errorf("%v", page["events"].([]any)[len(page["events"].([]any))-1])
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
