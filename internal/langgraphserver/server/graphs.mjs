@@ -103,6 +103,15 @@ export const deep = createDeepAgent({
   }],
 });
 
+// A deep agent that must be allowed to write.
+export const approve = createDeepAgent({
+  model: new Scripted([
+    { text: "May I? ", calls: [call("call_W", "write_file", { file_path: "/plan.md", content: "A plan." })] },
+    { text: "Written." },
+  ]),
+  interruptOn: { write_file: true },
+});
+
 const speaking = (turns, delay) => {
   const model = new Scripted(turns, delay);
   return async (state, config) => ({ messages: [await model.invoke(state.messages, config)] });

@@ -3,7 +3,7 @@
 import { startServer } from "@langchain/langgraph-api/server";
 
 const graphs = {};
-for (const name of ["react", "deep", "boom", "hitl", "two", "custom", "blocks", "slow", "stubborn", "long", "plain"]) {
+for (const name of ["react", "deep", "approve", "boom", "hitl", "two", "custom", "blocks", "slow", "stubborn", "long", "plain"]) {
   graphs[name] = new URL("graphs.mjs", import.meta.url).pathname + ":" + name;
 }
 const { host, cleanup } = await startServer({ port: Number(process.env.PORT ?? 0), nWorkers: 10, host: "127.0.0.1", cwd: process.cwd(), graphs });

@@ -35,7 +35,7 @@ func TestCutConnections(t *testing.T) {
 		}
 	})
 	r := New(Config{URL: "http://" + proxy.Addr(), Assistant: "long"})
-	t.Cleanup(r.Close)
+	t.Cleanup(r.client.http.CloseIdleConnections)
 	seen := 0
 	s := &stage{on: func(agent.Event) error {
 		if seen++; seen%100 == 0 {
@@ -168,7 +168,7 @@ func TestAServerLikePythons(t *testing.T) {
 			web := httptest.NewServer(i)
 			defer web.Close()
 			r := New(Config{URL: web.URL + "/", Assistant: "a", APIKey: "key"})
-			defer r.Close()
+			defer r.client.http.CloseIdleConnections()
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
 			s := &stage{}
@@ -198,7 +198,7 @@ func TestQuestionsOfAServerLikePythons(t *testing.T) {
 	web := httptest.NewServer(i)
 	defer web.Close()
 	r := New(Config{URL: web.URL, Assistant: "a", APIKey: "key"})
-	defer r.Close()
+	defer r.client.http.CloseIdleConnections()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	s := &stage{}

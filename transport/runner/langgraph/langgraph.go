@@ -70,9 +70,6 @@ func New(c Config) *Runner {
 // Rejoins implements agent.Rejoiner.
 func (r *Runner) Rejoins() {}
 
-// Close ends idle connections.
-func (r *Runner) Close() { r.client.http.CloseIdleConnections() }
-
 // lost is the failure of a server that is gone, or has forgotten the run.
 func lost(why string) error {
 	return &agent.Failure{Code: run.RuntimeLost, Message: "LangGraph: " + why, Retryable: true}
