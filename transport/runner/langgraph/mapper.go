@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"mime"
 	"path"
 	"slices"
-	"sort"
-	"strconv"
 	"strings"
 
 	"github.com/runfacts/runfacts/domain/agent"
@@ -57,32 +54,6 @@ func newMapper() *mapper {
 		files: make(map[string]string), asked: make(map[string]bool),
 	}
 }
-
-// message is a LangChain message, as far as it counts here.
-type message struct {
-	Type      string          `json:"type"`
-	ID        string          `json:"id"`
-	Name      string          `json:"name"`
-	Content   json.RawMessage `json:"content"`
-	Chunks    json.RawMessage `json:"tool_call_chunks"` // nil: the message is whole
-	ToolCalls []struct {
-		ID   string          `json:"id"`
-		Name string          `json:"name"`
-		Args json.RawMessage `json:"args"`
-	} `json:"tool_calls"`
-	Invalid []struct {
-		ID   string `json:"id"`
-		Name string `json:"name"`
-		Args string `json:"args"`
-	} `json:"invalid_tool_calls"`
-	ToolCallID string `json:"tool_call_id"`
-	Status     string `json:"status"`
-	More       struct {
-		Reasoning string `json:"reasoning_content"`
-	} `json:"additional_kwargs"`
-}
-
-func (m *message) fromModel() bool { return m.Type == "ai" || m.Type == "AIMessageChunk" }
 
 // take returns what a frame reports. Frames of unknown modes, and what cannot
 // be read in known ones, report nothing: servers differ, and grow.
@@ -139,60 +110,6 @@ func (m *mapper) text(msg *message) (out []agent.Event) {
 		}
 	}
 	return out
-}
-
-// part is one block of a message's content.
-type part struct {
-	kind, text string
-	raw        json.RawMessage
-}
-
-// parts reads content, a string or a list of blocks.
-func parts(content json.RawMessage) (out []part) {
-	var text string
-	if json.Unmarshal(content, &text) == nil {
-		return []part{{kind: agent.Text, text: text}}
-	}
-	var blocks []json.RawMessage
-	if json.Unmarshal(content, &blocks) != nil {
-		return nil
-	}
-	for _, raw := range blocks {
-		var b struct {
-			Type      string `json:"type"`
-			Text      string `json:"text"`
-			Reasoning string `json:"reasoning"`
-			Thinking  string `json:"thinking"`
-		}
-		if json.Unmarshal(raw, &text) == nil {
-			out = append(out, part{kind: agent.Text, text: text})
-			continue
-		}
-		if json.Unmarshal(raw, &b) != nil {
-			continue
-		}
-		switch b.Type {
-		case "text", "output_text", "text_delta":
-			out = append(out, part{kind: agent.Text, text: b.Text})
-		case "reasoning", "thinking":
-			out = append(out, part{kind: agent.Reasoning, text: b.Reasoning + b.Thinking})
-		case "", "tool_use", "tool_call", "tool_call_chunk", "input_json_delta": // calls have a place of their own
-		default:
-			out = append(out, part{kind: b.Type, raw: raw})
-		}
-	}
-	return out
-}
-
-// spoken is the text of a content without its other blocks.
-func spoken(content json.RawMessage) string {
-	var b strings.Builder
-	for _, p := range parts(content) {
-		if p.kind == agent.Text {
-			b.WriteString(p.text)
-		}
-	}
-	return b.String()
 }
 
 func (m *mapper) result(namespace string, msg *message) []agent.Event {
@@ -274,15 +191,6 @@ func (m *mapper) updates(f frame) (out []agent.Event) {
 		}
 	}
 	return out
-}
-
-// list reads messages, one or many.
-func list(raw json.RawMessage) (all []message) {
-	var one message
-	if json.Unmarshal(raw, &all) != nil && json.Unmarshal(raw, &one) == nil {
-		all = []message{one}
-	}
-	return all
 }
 
 // model reports a whole message of a model: its calls, the blocks that are not
@@ -389,72 +297,6 @@ func orNull(raw json.RawMessage) json.RawMessage {
 		return json.RawMessage("null")
 	}
 	return raw
-}
-
-// newFiles reports each file of a state's update that is new or has changed.
-func (m *mapper) newFiles(raw json.RawMessage) (out []agent.Event) {
-	for _, f := range members(raw) {
-		var file struct {
-			Content  json.RawMessage `json:"content"`
-			MimeType string          `json:"mimeType"`
-		}
-		if string(f.value) == "null" || json.Unmarshal(f.value, &file) != nil {
-			continue // deleted
-		}
-		content, ok := fileContent(file.Content)
-		checksum := run.Checksum(content)
-		if !ok || m.files[f.key] == checksum {
-			continue
-		}
-		m.files[f.key] = checksum
-		if file.MimeType == "" {
-			file.MimeType, _, _ = strings.Cut(mime.TypeByExtension(path.Ext(f.key)), ";")
-		}
-		if file.MimeType == "" {
-			file.MimeType = "application/octet-stream"
-		}
-		description, err := json.Marshal(struct {
-			Name      string `json:"name"`
-			MediaType string `json:"media_type"`
-			Size      int    `json:"size"`
-			Checksum  string `json:"checksum"`
-		}{f.key, file.MimeType, len(content), checksum})
-		if err == nil {
-			out = append(out, agent.Event{Type: agent.Artifact, Artifact: description, Bytes: content})
-		}
-	}
-	return out
-}
-
-// fileContent reads the forms that a file's content has: text, lines, or bytes
-// as JavaScript writes them, {"0":137,"1":80,…}.
-func fileContent(raw json.RawMessage) ([]byte, bool) {
-	var text string
-	if json.Unmarshal(raw, &text) == nil {
-		return []byte(text), true
-	}
-	var lines []string
-	if json.Unmarshal(raw, &lines) == nil {
-		return []byte(strings.Join(lines, "\n")), true
-	}
-	var numbered map[string]byte
-	if json.Unmarshal(raw, &numbered) != nil {
-		return nil, false
-	}
-	keys := make([]int, 0, len(numbered))
-	for k := range numbered {
-		n, err := strconv.Atoi(k)
-		if err != nil {
-			return nil, false
-		}
-		keys = append(keys, n)
-	}
-	sort.Ints(keys)
-	content := make([]byte, 0, len(keys))
-	for _, n := range keys {
-		content = append(content, numbered[strconv.Itoa(n)])
-	}
-	return content, true
 }
 
 // custom passes on a graph's own artifacts; everything else shows life.
