@@ -78,6 +78,18 @@ func TestSnapshotIsTheEffectiveConfiguration(t *testing.T) {
 	}
 }
 
+func TestTheDemoAgentHasItsNameToItself(t *testing.T) {
+	path := configure(t, "agents:\n  demo_agent: {runtime: scripted, scripted: {file: s.ndjson}}\n")
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "s.ndjson"), []byte(`{"type":"done"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var errs strings.Builder
+	code := run(t.Context(), []string{"serve", "--demo", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--config", path}, &errs, &errs)
+	if code != 1 || !strings.Contains(errs.String(), "demo_agent") {
+		t.Errorf("exit %d: %s", code, errs.String())
+	}
+}
+
 func TestServeRefusesAConfigurationThatIsWrong(t *testing.T) {
 	var errs strings.Builder
 	code := run(t.Context(), []string{"serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--config", configure(t, "agent: {}\n")}, &errs, &errs)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -136,6 +137,9 @@ func (c *serveCmd) agents(ctx context.Context, log zerolog.Logger) (agents []sup
 		if agents, err = readAgents(ctx, c.Config, log); err != nil {
 			return nil, err
 		}
+	}
+	if c.Demo && slices.ContainsFunc(agents, func(a supervisor.Agent) bool { return a.ID == demoID }) {
+		return nil, fmt.Errorf("%s configures %s, which --demo adds", c.Config, demoID)
 	}
 	if c.Demo {
 		demo, err := demoAgent(ctx, log)
