@@ -5,22 +5,11 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
 )
-
-// group is goroutines that end together.
-type group struct {
-	ctx   context.Context
-	parts sync.WaitGroup
-}
-
-func newGroup(ctx context.Context) *group { return &group{ctx: ctx} }
-
-func (g *group) wait() { g.parts.Wait() }
 
 // judge looks for expired leases until ctx ends.
 func (l *Leases) judge(ctx context.Context, heir Heir) {
@@ -89,6 +78,10 @@ func (l *Leases) bury(ctx context.Context, heir Heir, name string) {
 	l.mu.Lock()
 	now := l.config.Now()
 	d := Death{Owner: name, Silence: l.silence(p.heard)}
+	if d.Silence < l.leaseOf(p) { // deaf meanwhile
+		l.mu.Unlock()
+		return
+	}
 	if p.died.IsZero() {
 		p.died = now
 		l.config.Observer.Died(name, d.Silence)
@@ -106,9 +99,10 @@ func (l *Leases) bury(ctx context.Context, heir Heir, name string) {
 	for _, id := range owned {
 		l.mu.Lock()
 		d.Silence = l.silence(p.heard)
+		dead := d.Silence >= l.leaseOf(p)
 		l.mu.Unlock()
-		if d.Silence == 0 {
-			return // deaf meanwhile
+		if !dead {
+			return // heard of, or deaf, meanwhile
 		}
 		verdict, _, err := heir.Inherit(ctx, id, d)
 		var away *ledger.UnavailableError
@@ -135,7 +129,7 @@ func (l *Leases) bury(ctx context.Context, heir Heir, name string) {
 // this instance's heartbeats have named what it took over.
 func (l *Leases) strike(ctx context.Context, name string, p *peer) {
 	l.mu.Lock()
-	left := len(p.owned) > 0
+	left := len(p.owned) > 0 || p.died.IsZero() // heard of meanwhile
 	for id := range p.open {
 		_, fresh := l.fresh[id]
 		left = left || fresh
@@ -148,7 +142,7 @@ func (l *Leases) strike(ctx context.Context, name string, p *peer) {
 	if seq > 0 {
 		err := l.config.Side.Drop(ctx, HeartbeatStream(name), seq)
 		var conflict *ledger.ConflictError
-		if errors.As(err, &conflict) && l.reappeared(ctx, name, p) || err != nil && conflict == nil {
+		if errors.As(err, &conflict) && l.reappeared(ctx, name, p, seq) || err != nil && conflict == nil {
 			return
 		}
 	}
@@ -159,10 +153,10 @@ func (l *Leases) strike(ctx context.Context, name string, p *peer) {
 	l.part(name)
 }
 
-// reappeared reports whether a conflict means a living instance; otherwise
-// another observer was faster.
-func (l *Leases) reappeared(ctx context.Context, name string, p *peer) bool {
-	notes, err := l.config.Side.Notes(ctx, HeartbeatStream(name), p.seq, 1)
+// reappeared reports whether a conflict behind seq means a living instance;
+// otherwise another observer was faster.
+func (l *Leases) reappeared(ctx context.Context, name string, p *peer, seq uint64) bool {
+	notes, err := l.config.Side.Notes(ctx, HeartbeatStream(name), seq, 1)
 	if err == nil && len(notes) > 0 {
 		l.hear(p, notes[0])
 	}

@@ -33,6 +33,7 @@ type world struct {
 	mu      sync.Mutex
 	settled map[run.ID]string // who settled a run, and when
 	verdict map[run.ID]lease.Verdict
+	hold    func(run.ID) // what keeps an heir; nil: nothing
 }
 
 func newWorld(t *testing.T) *world {
@@ -94,6 +95,9 @@ func (i *instance) announce(id run.ID, kind lease.Kind) {
 
 // Inherit implements lease.Heir.
 func (i *instance) Inherit(_ context.Context, id run.ID, d lease.Death) (lease.Verdict, run.Seq, error) {
+	if hold := i.world.hold; hold != nil {
+		hold(id)
+	}
 	i.world.mu.Lock()
 	defer i.world.mu.Unlock()
 	v := i.world.verdict[id]
@@ -229,6 +233,38 @@ func TestWhoeverIsCutOffJudgesNobodyAndComesBack(t *testing.T) {
 			t.Error("what a started after its return hangs")
 		}
 		b.Forget("of_b")
+	})
+}
+
+// An heir that is kept for so long that it went deaf meanwhile settles nothing
+// more: the others may have been cut off as it was.
+func TestAnHeirThatWentDeafStops(t *testing.T) {
+	here(t, func(w *world) {
+		a, b := w.join("a", 0), w.join("b", 0)
+		defer a.stop()
+		defer b.stop()
+		a.announce("one", lease.Owned)
+		a.announce("two", lease.Owned)
+		w.wait(10 * time.Second)
+		asked := 0
+		w.hold = func(run.ID) {
+			if asked++; asked > 1 {
+				return
+			}
+			b.line.Away(true)
+			time.Sleep(2 * term)
+			b.line.Away(false)
+			time.Sleep(term / 2) // it hears again, and has not heard a yet
+		}
+		a.line.Away(true)
+		w.wait(10*time.Second + 2*term)
+		a.line.Away(false)
+		w.wait(time.Minute)
+		if asked != 1 || b.hasLeft("a") != 0 {
+			t.Errorf("%d runs were settled; a left %d times", asked, b.hasLeft("a"))
+		}
+		a.Forget("one")
+		a.Forget("two")
 	})
 }
 

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"encoding/json"
+	"sync"
 	"time"
 
 	"github.com/runfacts/runfacts/domain/ledger"
@@ -79,11 +80,11 @@ func (l *Leases) attend(ctx context.Context) {
 			}
 		}
 	}
-	group := newGroup(ctx)
-	defer group.wait()
+	var listeners sync.WaitGroup
+	defer listeners.Wait()
 	for name, there := range names {
 		if there {
-			l.meet(group, name)
+			l.meet(ctx, &listeners, name)
 		}
 	}
 	l.mu.Lock()
@@ -96,7 +97,7 @@ func (l *Leases) attend(ctx context.Context) {
 		case name == l.config.Instance:
 			l.seeSelf(n)
 		case n.Type == joinedType:
-			l.meet(group, name)
+			l.meet(ctx, &listeners, name)
 		default:
 			l.part(name)
 		}
@@ -132,9 +133,8 @@ func (l *Leases) refresh(end uint64) {
 	}
 }
 
-// meet begins to listen to an instance, or does so anew: it may have been
-// deleted and begin again.
-func (l *Leases) meet(g *group, name string) {
+// meet begins to listen to an instance, until ctx ends or the instance parts.
+func (l *Leases) meet(ctx context.Context, listeners *sync.WaitGroup, name string) {
 	if name == l.config.Instance {
 		return
 	}
@@ -143,11 +143,11 @@ func (l *Leases) meet(g *group, name string) {
 	if l.peers[name] != nil {
 		return
 	}
-	ctx, stop := context.WithCancel(g.ctx)
+	ctx, stop := context.WithCancel(ctx)
 	p := newPeer(l.config.Now(), stop)
 	l.peers[name] = p
 	l.config.Observer.Joined(name)
-	g.parts.Go(func() {
+	listeners.Go(func() {
 		_ = l.config.Side.Listen(ctx, HeartbeatStream(name), 0, func(n ledger.Note) error { // ends with ctx
 			l.hear(p, n)
 			return nil
