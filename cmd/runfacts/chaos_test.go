@@ -47,11 +47,7 @@ func TestChaos(t *testing.T) {
 	var proxies []*faultproxy.Proxy
 	var urls []string
 	for range 2 {
-		proxy, err := faultproxy.Listen(node.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		runPart(t, proxy.Run)
+		proxy := faultproxy.Start(t, node.Addr().String())
 		proxies = append(proxies, proxy)
 		url, stop := startServer(t, t.TempDir(), "--eventstore", "esdb://"+proxy.Addr()+"?tls=false", "--log-level", "info")
 		t.Cleanup(stop)

@@ -58,11 +58,7 @@ func newFleetOf(t testing.TB, n int, config string, flags ...string) *fleet {
 	}
 	runPart(t, f.node.Run)
 	for range n {
-		proxy, err := faultproxy.Listen(f.node.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		runPart(t, proxy.Run)
+		proxy := faultproxy.Start(t, f.node.Addr().String())
 		address := freePort(t)
 		f.proxies = append(f.proxies, proxy)
 		f.urls = append(f.urls, "http://"+address)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"testing"
 	"time"
 )
 
@@ -30,6 +31,25 @@ func Listen(target string) (*Proxy, error) {
 		return nil, err
 	}
 	return &Proxy{listener: listener, target: target, open: make(map[net.Conn]struct{})}, nil
+}
+
+// Start runs a proxy to target until the test ends.
+func Start(t testing.TB, target string) *Proxy {
+	t.Helper()
+	p, err := Listen(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return p
 }
 
 // Addr is where clients connect to.

@@ -20,19 +20,7 @@ import (
 func throughProxy(t *testing.T) (*eventstore.Store, *faultproxy.Proxy) {
 	t.Helper()
 	node, _ := startNode(t, "127.0.0.1:0", t.TempDir())
-	proxy, err := faultproxy.Listen(node.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- proxy.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	proxy := faultproxy.Start(t, node.Addr().String())
 	return openStore(t, "esdb://"+proxy.Addr()+"?tls=false"), proxy
 }
 

@@ -21,19 +21,7 @@ import (
 // A connection that is cut again and again loses and doubles nothing.
 func TestCutConnections(t *testing.T) {
 	server := langgraphserver.Start(t)
-	proxy, err := faultproxy.Listen(strings.TrimPrefix(server.URL, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- proxy.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	proxy := faultproxy.Start(t, strings.TrimPrefix(server.URL, "http://"))
 	r := New(Config{URL: "http://" + proxy.Addr(), Assistant: "long"})
 	t.Cleanup(r.client.http.CloseIdleConnections)
 	seen := 0
@@ -43,7 +31,7 @@ func TestCutConnections(t *testing.T) {
 		}
 		return nil
 	}}
-	if _, err := r.Run(ctx, agent.Task{RunID: "cut", Input: hello}, s.emit); err != nil {
+	if _, err := r.Run(context.Background(), agent.Task{RunID: "cut", Input: hello}, s.emit); err != nil {
 		t.Fatal(err)
 	}
 	var want strings.Builder
