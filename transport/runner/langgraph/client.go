@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -147,10 +146,11 @@ func (c *client) interrupt(ctx context.Context, thread, id string) error {
 	return c.call(ctx, http.MethodPost, "/threads/"+thread+"/runs/"+id+"/cancel?action=interrupt", nil, nil)
 }
 
-// stream opens a run's events behind last ("-1": all of them).
+// stream opens a run's events behind last ("-1": all of them). It names no
+// stream_mode: a join then brings all that the run was made with, on every
+// server. Python takes a named one for a filter, and of several the last alone.
 func (c *client) stream(ctx context.Context, thread, id, last string) (*sse.Reader, io.Closer, error) {
-	query := url.Values{"stream_mode": modes}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/threads/"+thread+"/runs/"+id+"/stream?"+query.Encode(), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/threads/"+thread+"/runs/"+id+"/stream", nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -99,8 +99,8 @@ func (i *imitation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (i *imitation) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	last := r.Header.Get("Last-Event-ID")
-	if modes := r.URL.Query()["stream_mode"]; len(modes) != 3 {
-		i.t.Errorf("asked for %v", modes)
+	if modes := r.URL.Query()["stream_mode"]; len(modes) != 0 { // to Python a filter
+		i.t.Errorf("a join asked for %v", modes)
 	}
 	begun := last == "-1"
 	for n, f := range i.frames {
