@@ -1,10 +1,9 @@
 package agent
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -36,24 +35,31 @@ func (e *FieldError) Error() string {
 //	{"type":"delta","content":"Hello","producer_seq":7}
 func Decode(line []byte) (Event, error) {
 	if !utf8.Valid(line) {
-		return Event{}, &SyntaxError{fmt.Errorf("it is not UTF-8")}
+		return Event{}, &SyntaxError{errors.New("it is not UTF-8")}
+	}
+	if tooDeep(line, MaxDepth) {
+		return Event{}, &FieldError{Field: "the event", Reason: ErrTooDeep.Error()}
 	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(line, &members); err != nil {
 		return Event{}, &SyntaxError{err}
 	}
 	if members == nil {
-		return Event{}, &SyntaxError{fmt.Errorf("null is not an object")}
+		return Event{}, &SyntaxError{errors.New("null is not an object")}
 	}
 	d := decoder{members: members}
 	e := d.event()
 	if d.err != nil {
 		return Event{}, d.err
 	}
+	if err := e.Check(); err != nil {
+		return Event{}, err
+	}
 	return e, nil
 }
 
-// decoder reads members one by one and remembers the first fault.
+// decoder reads members one by one and remembers the first fault. It knows JSON's
+// types; what they may say is Check's.
 type decoder struct {
 	members map[string]json.RawMessage
 	kind    Type
@@ -73,6 +79,9 @@ func (d *decoder) event() Event {
 	d.kind = kind
 	e := Event{Type: kind, OccurredAt: d.time("occurred_at"), TraceID: d.str("trace_id", optional),
 		SpanID: d.str("span_id", optional), ProducerSeq: d.count("producer_seq")}
+	if d.has("producer_seq") && e.ProducerSeq == 0 {
+		d.fail("producer_seq", "counts from 1")
+	}
 	if d.has("cursor") {
 		cursor := d.str("cursor", required)
 		e.Cursor = &cursor
@@ -86,61 +95,33 @@ var readers = map[Type]func(*decoder, *Event){
 	StateChange: func(d *decoder, e *Event) { e.State = d.str("state", required) },
 	Delta:       (*decoder).delta,
 	ToolCall: func(d *decoder, e *Event) {
-		e.ToolName, e.ToolCallID = d.str("tool_name", required), d.filled("tool_call_id")
+		e.ToolName, e.ToolCallID = d.str("tool_name", required), d.str("tool_call_id", required)
 		e.ParentToolCallID, e.External = d.str("parent_tool_call_id", optional), d.flag("external")
-		if e.ToolArgs = d.raw("tool_args", optional); e.ToolArgs == nil {
-			e.ToolArgs = json.RawMessage("{}")
-		}
+		e.ToolArgs = d.raw("tool_args", optional)
 	},
 	ToolResult: func(d *decoder, e *Event) {
-		e.ToolName, e.ToolCallID = d.str("tool_name", required), d.filled("tool_call_id")
+		e.ToolName, e.ToolCallID = d.str("tool_name", required), d.str("tool_call_id", required)
 		e.ToolResult, e.IsError = d.raw("tool_result", required), d.flag("is_error")
+		e.Usage = d.raw("usage", optional)
 	},
-	Artifact: (*decoder).artifact,
-	Done:     func(d *decoder, e *Event) { e.Answer = d.unicode("answer", optional) },
+	Artifact: func(d *decoder, e *Event) { e.Artifact = d.raw("artifact", required) },
+	Done: func(d *decoder, e *Event) {
+		e.Answer, e.Usage = d.unicode("answer", optional), d.raw("usage", optional)
+	},
 	Error: func(d *decoder, e *Event) {
-		e.ErrorCode, e.ErrorMessage = d.filled("error_code"), d.str("error_message", required)
-		e.Retryable = d.flag("retryable")
+		e.ErrorCode, e.ErrorMessage = d.str("error_code", required), d.str("error_message", required)
+		e.Retryable, e.Usage = d.flag("retryable"), d.raw("usage", optional)
 	},
 }
 
 func (d *decoder) delta(e *Event) {
-	if e.BlockType = d.str("block_type", optional); e.BlockType == "" {
-		e.BlockType = Text
-	}
-	if !e.Structured() {
-		e.Content = d.unicode("content", required)
-		if d.has("block") {
-			d.fail("block", "needs a structured block_type")
-		}
-		return
-	}
-	if d.unicode("content", optional) != "" {
-		d.fail("content", "must be empty beside a structured block")
-	}
-	e.Block = d.raw("block", required)
-}
-
-// artifact checks the members that have a meaning and keeps the others.
-func (d *decoder) artifact(e *Event) {
-	e.Artifact = d.raw("artifact", required)
-	if d.err != nil {
-		return
-	}
-	inner := decoder{kind: d.kind}
-	if err := json.Unmarshal(e.Artifact, &inner.members); err != nil || inner.members == nil {
-		d.fail("artifact", "must be an object")
-		return
-	}
-	for _, name := range []string{"name", "media_type", "checksum", "url"} {
-		inner.str(name, optional)
-	}
-	if inner.has("artifact_id") {
-		inner.filled("artifact_id")
-	}
-	inner.size("size")
-	if d.err == nil {
-		d.err = inner.err
+	e.BlockType, e.BlockID = d.str("block_type", optional), d.str("block_id", optional)
+	e.Author, e.ParentToolCallID = d.str("author", optional), d.str("parent_tool_call_id", optional)
+	e.Usage = d.raw("usage", optional)
+	structured := e.BlockType != "" && e.Structured()
+	e.Content = d.unicode("content", !structured)
+	if structured || d.has("block") {
+		e.Block = d.raw("block", structured)
 	}
 }
 
@@ -174,41 +155,7 @@ func (d *decoder) unicode(field string, need bool) Unicode {
 	return ""
 }
 
-// Bounds of names, in bytes: they stand in every envelope, or come again in
-// what closes a call.
-const (
-	maxName   = 1024
-	maxTrace  = 128
-	maxCursor = 4096
-)
-
-func bound(field string) int {
-	switch field {
-	case "trace_id", "span_id":
-		return maxTrace
-	case "cursor":
-		return maxCursor
-	case "error_message", "url":
-		return math.MaxInt
-	}
-	return maxName
-}
-
-func (d *decoder) str(field string, need bool) string {
-	text := d.unicode(field, need).String()
-	if len(text) > bound(field) {
-		d.fail(field, fmt.Sprintf("must not be longer than %d bytes", bound(field)))
-	}
-	return text
-}
-
-func (d *decoder) filled(field string) string {
-	text := d.str(field, required)
-	if text == "" {
-		d.fail(field, "must not be empty")
-	}
-	return text
-}
+func (d *decoder) str(field string, need bool) string { return d.unicode(field, need).String() }
 
 func (d *decoder) flag(field string) bool {
 	if !d.has(field) {
@@ -224,21 +171,14 @@ func (d *decoder) flag(field string) bool {
 	return false
 }
 
-func (d *decoder) size(field string) uint64 {
+// count reads a whole number that every reader keeps exact; absent is 0.
+func (d *decoder) count(field string) uint64 {
 	if !d.has(field) {
 		return 0
 	}
-	n, err := strconv.ParseUint(string(d.members[field]), 10, 63)
-	if err != nil {
-		d.fail(field, "must be a whole number, at least 0")
-	}
-	return n
-}
-
-func (d *decoder) count(field string) uint64 {
-	n := d.size(field)
-	if d.has(field) && n == 0 {
-		d.fail(field, "counts from 1")
+	n, err := strconv.ParseUint(string(d.members[field]), 10, 64)
+	if err != nil || n > maxCount {
+		d.fail(field, "must be a whole number from 0 to 2^53-1")
 	}
 	return n
 }
@@ -248,24 +188,23 @@ func (d *decoder) time(field string) time.Time {
 		return time.Time{}
 	}
 	t, err := time.Parse(time.RFC3339Nano, d.str(field, required))
-	if err != nil {
+	switch {
+	case err != nil:
 		d.fail(field, "must be an RFC 3339 time")
+	case t.IsZero(): // the first moment of year 1, which must not mean absent
+		t = t.Add(1)
 	}
-	return t.UTC()
+	return t
 }
 
-// raw returns a value to the letter, white space aside.
+// raw returns a value as it is given; Check brings it into its stored form.
 func (d *decoder) raw(field string, need bool) json.RawMessage {
 	v, ok := d.members[field]
-	if !ok || !need && string(v) == "null" {
-		if need {
-			d.fail(field, "is missing")
-		}
+	if !ok && need {
+		d.fail(field, "is missing")
+	}
+	if !need && string(v) == "null" {
 		return nil
 	}
-	var b bytes.Buffer
-	if err := json.Compact(&b, v); err != nil {
-		d.fail(field, "cannot be read")
-	}
-	return b.Bytes()
+	return v
 }

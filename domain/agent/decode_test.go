@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/runfacts/runfacts/domain/agent"
@@ -33,31 +34,99 @@ func TestDecodeNamesWhatIsWrong(t *testing.T) {
 		`{"type":"tool_call","tool_name":"q","tool_call_id":"a","parent_tool_call_id":7}`:           "parent_tool_call_id",
 		`{"type":"tool_result","tool_name":"q","tool_call_id":"a"}`:                                 "tool_result",
 		`{"type":"tool_result","tool_name":"q","tool_call_id":"a","tool_result":1,"is_error":"no"}`: "is_error",
-		`{"type":"artifact"}`:                                                                     "artifact",
-		`{"type":"artifact","artifact":[]}`:                                                       "artifact",
-		`{"type":"artifact","artifact":{"size":-1}}`:                                              "size",
-		`{"type":"artifact","artifact":{"name":1}}`:                                               "name",
-		`{"type":"artifact","artifact":{"artifact_id":""}}`:                                       "artifact_id",
-		`{"type":"done","answer":1}`:                                                              "answer",
-		`{"type":"error","error_code":"x"}`:                                                       "error_message",
-		`{"type":"error","error_message":"x"}`:                                                    "error_code",
-		`{"type":"error","error_code":"x","error_message":"y","retryable":"t"}`:                   "retryable",
-		`{"type":"done","occurred_at":"yesterday"}`:                                               "occurred_at",
-		`{"type":"done","producer_seq":0}`:                                                        "producer_seq",
-		`{"type":"done","producer_seq":-1}`:                                                       "producer_seq",
-		`{"type":"done","producer_seq":1.5}`:                                                      "producer_seq",
-		`{"type":"done","producer_seq":"1"}`:                                                      "producer_seq",
-		`{"type":"done","cursor":7}`:                                                              "cursor",
-		`{"type":"done","trace_id":7}`:                                                            "trace_id",
-		`{"type":"done","trace_id":"` + strings.Repeat("x", 129) + `"}`:                           "trace_id",
-		`{"type":"done","cursor":"` + strings.Repeat("x", 4097) + `"}`:                            "cursor",
-		`{"type":"tool_call","tool_name":"q","tool_call_id":"` + strings.Repeat("x", 1025) + `"}`: "tool_call_id",
-		`{"type":"error","error_code":"` + strings.Repeat("x", 1025) + `","error_message":"m"}`:   "error_code",
+		`{"type":"artifact"}`:                                                                       "artifact",
+		`{"type":"artifact","artifact":[]}`:                                                         "artifact",
+		`{"type":"artifact","artifact":{"size":-1}}`:                                                "artifact.size",
+		`{"type":"artifact","artifact":{"name":1}}`:                                                 "artifact.name",
+		`{"type":"artifact","artifact":{"artifact_id":""}}`:                                         "artifact.artifact_id",
+		`{"type":"done","answer":1}`:                                                                "answer",
+		`{"type":"error","error_code":"x"}`:                                                         "error_message",
+		`{"type":"error","error_message":"x"}`:                                                      "error_code",
+		`{"type":"error","error_code":"x","error_message":"y","retryable":"t"}`:                     "retryable",
+		`{"type":"done","occurred_at":"yesterday"}`:                                                 "occurred_at",
+		`{"type":"done","producer_seq":0}`:                                                          "producer_seq",
+		`{"type":"done","producer_seq":-1}`:                                                         "producer_seq",
+		`{"type":"done","producer_seq":1.5}`:                                                        "producer_seq",
+		`{"type":"done","producer_seq":"1"}`:                                                        "producer_seq",
+		`{"type":"done","cursor":7}`:                                                                "cursor",
+		`{"type":"done","trace_id":7}`:                                                              "trace_id",
+		`{"type":"done","trace_id":"` + strings.Repeat("x", 129) + `"}`:                             "trace_id",
+		`{"type":"done","cursor":"` + strings.Repeat("x", 4097) + `"}`:                              "cursor",
+		`{"type":"tool_call","tool_name":"q","tool_call_id":"` + strings.Repeat("x", 1025) + `"}`:   "tool_call_id",
+		`{"type":"error","error_code":"` + strings.Repeat("x", 1025) + `","error_message":"m"}`:     "error_code",
+		`{"type":"done","cursor":"` + strings.Repeat(`\u0001`, 700) + `"}`:                          "cursor", // as JSON
+		`{"type":"error","error_code":"","error_message":"y"}`:                                      "error_code",
+		`{"type":"done","producer_seq":9007199254740992}`:                                           "producer_seq",
+		`{"type":"done","occurred_at":"9999-12-31T23:59:59-01:00"}`:                                 "occurred_at",
+		`{"type":"done","occurred_at":"0000-01-01T00:00:00Z"}`:                                      "occurred_at",
+		`{"type":"done","occurred_at":"0001-01-01T00:00:00+00:01"}`:                                 "occurred_at",
+		`{"type":"done","usage":7}`:                                                                 "usage",
+		`{"type":"done","usage":{"input_tokens":-1}}`:                                               "usage.input_tokens",
+		`{"type":"done","usage":{"output_tokens":1.5}}`:                                             "usage.output_tokens",
+		`{"type":"done","usage":{"cost_usd":0.1}}`:                                                  "usage.cost_usd",
+		`{"type":"done","usage":{"cost_usd":"1e3"}}`:                                                "usage.cost_usd",
+		`{"type":"done","usage":{"model":1}}`:                                                       "usage.model",
+		`{"type":"delta","content":"x","block_id":1}`:                                               "block_id",
+		`{"type":"delta","content":"x","author":1}`:                                                 "author",
+		`{"type":"delta","content":"x","block_type":"nested","block":{}}`:                           "block",
+		`{"type":"tool_result","tool_name":"q","tool_call_id":"a","tool_result":` + nest(256) + `}`: "the event",
 	} {
 		_, err := agent.Decode([]byte(line))
 		var fault *agent.FieldError
 		if !errors.As(err, &fault) || fault.Field != field || !strings.Contains(err.Error(), field) {
 			t.Errorf("%.80s: %v, want a fault of %s", line, err, field)
+		}
+	}
+}
+
+func nest(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
+
+// The first and the last moment that RFC 3339 can write, and the deepest value.
+func TestDecodeTakesWhatCanBeReadBack(t *testing.T) {
+	for _, line := range []string{
+		`{"type":"done","occurred_at":"9999-12-31T23:59:59.999999Z"}`,
+		`{"type":"done","occurred_at":"0001-01-01T00:00:00Z"}`,
+		`{"type":"done","producer_seq":9007199254740991}`,
+		`{"type":"tool_result","tool_name":"","tool_call_id":"a","tool_result":` + nest(255) + `}`,
+		`{"type":"done","usage":{"model":"m","input_tokens":0,"cost_usd":"0.0123","cached":[1]}}`,
+	} {
+		e, err := agent.Decode([]byte(line))
+		if err != nil {
+			t.Errorf("%.80s: %v", line, err)
+		}
+		if strings.Contains(line, "0001-01-01") && e.OccurredAt.IsZero() {
+			t.Error("the first moment of all means none")
+		}
+	}
+}
+
+// Events of a runner in Go pass the same gate as those that are decoded.
+func TestCheckBringsEventsIntoForm(t *testing.T) {
+	e := agent.Event{Type: agent.ToolResult, ToolName: "a\xff", ToolCallID: "c"}
+	if err := e.Check(); err != nil || string(e.ToolResult) != "null" || e.ToolName != "a\uFFFD" {
+		t.Errorf("%+v, %v", e, err)
+	}
+	e = agent.Event{Type: agent.Delta, Content: "x"}
+	if err := e.Check(); err != nil || e.BlockType != agent.Text {
+		t.Errorf("%+v, %v", e, err)
+	}
+	e = agent.Event{Type: agent.ToolCall, ToolCallID: "c", ToolArgs: json.RawMessage("{ \"a\": \"\u2028\u0085\" }")}
+	if err := e.Check(); err != nil || string(e.ToolArgs) != `{"a":"\u2028\u0085"}` {
+		t.Errorf("%s, %v", e.ToolArgs, err)
+	}
+	for field, bad := range map[string]agent.Event{
+		"type":         {},
+		"tool_args":    {Type: agent.ToolCall, ToolCallID: "c", ToolArgs: json.RawMessage("{")},
+		"tool_call_id": {Type: agent.ToolCall},
+		"tool_result":  {Type: agent.ToolResult, ToolCallID: "c", ToolResult: json.RawMessage(nest(256))},
+		"artifact":     {Type: agent.Artifact},
+		"block":        {Type: agent.Delta, BlockType: "card"},
+		"error_code":   {Type: agent.Error},
+		"occurred_at":  {Type: agent.Done, OccurredAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
+	} {
+		var fault *agent.FieldError
+		if err := bad.Check(); !errors.As(err, &fault) || fault.Field != field {
+			t.Errorf("%+v: %v, want a fault of %s", bad, err, field)
 		}
 	}
 }

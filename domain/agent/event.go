@@ -29,6 +29,7 @@ const (
 const (
 	Text      = "text"
 	Reasoning = "reasoning"
+	Nested    = "nested" // what an agent says that a tool call runs: never part of the answer
 )
 
 // Event is one AgentEvent. Which members are set depends on Type, as the
@@ -46,13 +47,15 @@ type Event struct {
 	State string // state_change
 
 	Content   Unicode         // delta: the increment; empty for a structured block
-	BlockType string          // delta: Text, Reasoning or a structured type, never ""
+	BlockType string          // delta: Text, Reasoning, Nested or a structured type; "" is Text
+	BlockID   string          // delta: the runtime's key for one block, such as a model's message; "": none
+	Author    string          // delta: the agent that speaks, where there are several
 	Block     json.RawMessage // delta: the structured block's whole value
 
 	ToolName         string          // tool_call, tool_result
 	ToolCallID       string          // tool_call, tool_result: never ""
 	ToolArgs         json.RawMessage // tool_call: {} if absent
-	ParentToolCallID string          // tool_call
+	ParentToolCallID string          // tool_call, delta: the call that this happens within
 	External         bool            // tool_call: somebody outside will answer
 	ToolResult       json.RawMessage // tool_result
 	IsError          bool            // tool_result
@@ -60,9 +63,13 @@ type Event struct {
 	Artifact json.RawMessage // artifact: an object
 	Bytes    []byte          // artifact: its content, where the runner has it
 	Stored   bool            // artifact: its content is kept, under its checksum
-	Full     *Full           // tool_call, tool_result, done: the value here is only its beginning
+	Full     *Full           // the event's value is kept elsewhere; here is only its beginning
 
 	Answer Unicode // done; empty: the runtime gave none
+
+	// Usage is what a model used: an increment, never a total. Of delta,
+	// tool_result, done and error; nil: not given.
+	Usage json.RawMessage
 
 	ErrorCode    string // error
 	ErrorMessage string // error
@@ -77,4 +84,10 @@ type Full struct {
 }
 
 // Structured reports whether a delta carries a block in place of text.
-func (e *Event) Structured() bool { return e.BlockType != Text && e.BlockType != Reasoning }
+func (e *Event) Structured() bool {
+	switch e.BlockType {
+	case "", Text, Reasoning, Nested:
+		return false
+	}
+	return true
+}

@@ -57,7 +57,7 @@ func (u Unicode) String() string {
 		i++
 	}
 	b.WriteString(string(u[start:]))
-	return b.String()
+	return strings.ToValidUTF8(b.String(), "\uFFFD") // a Go program's own bytes
 }
 
 // Unquote decodes a valid JSON string literal. encoding/json would turn each
