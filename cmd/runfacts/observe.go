@@ -7,44 +7,34 @@ import (
 
 	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/lease"
-	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/record"
 	runs "github.com/runfacts/runfacts/domain/run"
 	"github.com/runfacts/runfacts/domain/supervisor"
 	"github.com/runfacts/runfacts/transport/metrics"
 )
 
-// observer tells metrics, leases and the log what happens further in.
+// observer tells metrics and the log what happens further in.
 type observer struct {
 	metrics *metrics.Metrics
-	leases  *lease.Leases // set before anything happens
 	log     zerolog.Logger
 }
 
 var (
-	_ ledger.Observer     = (*observer)(nil)
+	_ record.Observer     = (*observer)(nil)
 	_ lease.Observer      = (*observer)(nil)
 	_ supervisor.Observer = (*observer)(nil)
 )
 
-// Appended implements ledger.Observer.
-func (o *observer) Appended(outcome ledger.Outcome, events int, took time.Duration) {
+// Appended implements record.Observer.
+func (o *observer) Appended(outcome record.Outcome, events int, took time.Duration) {
 	o.metrics.Appended(outcome, events, took)
 }
 
-// Started implements ledger.Observer.
+// Started implements record.Observer.
 func (o *observer) Started() { o.metrics.Started() }
 
-// Ended implements ledger.Observer. An owner forgets its runs itself, when it
-// has let go of them.
-func (o *observer) Ended(id runs.ID, owned bool, status runs.Status) {
-	o.metrics.Ended(status)
-	if !owned {
-		o.leases.Forget(id)
-	}
-}
-
-// Heard implements ledger.Observer.
-func (o *observer) Heard(id runs.ID, last runs.Seq, stored bool) { o.leases.Heard(id, last, stored) }
+// Ended implements record.Observer.
+func (o *observer) Ended(_ runs.ID, _ bool, status runs.Status) { o.metrics.Ended(status) }
 
 // Beat implements lease.Observer.
 func (o *observer) Beat(err error, took time.Duration) {

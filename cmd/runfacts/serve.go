@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/runfacts/runfacts/domain/lease"
-	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/record"
 	runs "github.com/runfacts/runfacts/domain/run"
 	"github.com/runfacts/runfacts/domain/supervisor"
 	"github.com/runfacts/runfacts/projection/tail"
@@ -185,8 +185,7 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 		Side: store, Instance: instance, Lease: c.Lease, PushLease: pushLease,
 		Most: c.MaxAppend / bytesPerWatched, Now: time.Now, Observer: seen,
 	})
-	seen.leases = leases
-	work := ledger.NewRuns(ledger.Config{Ledger: store, MaxAppend: c.MaxAppend, Now: time.Now, Nonce: nonce, Observer: seen})
+	work := record.NewRuns(record.Config{Ledger: store, MaxAppend: c.MaxAppend, Now: time.Now, Nonce: nonce, Watcher: leases, Observer: seen})
 	owner := supervisor.New(supervisor.Config{
 		Runs: work, Reader: store, Follower: store, Side: store, Watch: leases, Observer: seen, Agents: agents, Instance: instance,
 		Blobs: blobs, Inline: inline,

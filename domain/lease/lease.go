@@ -193,6 +193,15 @@ func (l *Leases) forget(id run.ID) {
 	}
 }
 
+// Ended notes that a pushed run has ended.
+func (l *Leases) Ended(id run.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h := l.holds[id]; h != nil && h.kind == Open {
+		l.forget(id)
+	}
+}
+
 // Heard notes that a pushed run's producer was heard by this instance, which
 // answers for the run from here on, if it has room. Stored: the run's stream
 // shows it too.

@@ -1,4 +1,4 @@
-// Package ledger is the port to the store of record and the writer of one run.
+// Package ledger is the port to the store of record.
 //
 // A Ledger keeps one append-only stream of events per run. It promises that an
 // append is atomic and happens only at the expected seq, that events are read
@@ -9,6 +9,7 @@ package ledger
 
 import (
 	"context"
+	"math"
 
 	"github.com/runfacts/runfacts/domain/run"
 )
@@ -72,3 +73,7 @@ type Ledger interface {
 	Reader
 	Follower
 }
+
+// Impossible is a seq that no run ends at. An append there is refused in any
+// case, and shows a reason that comes before the conflict, if there is one.
+const Impossible run.Seq = math.MaxInt64

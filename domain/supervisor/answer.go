@@ -10,6 +10,7 @@ import (
 	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -89,14 +90,14 @@ func (c *calls) answer(ctx context.Context, id string) (agent.Answer, error) {
 
 // Answer has somebody's answer to an external call committed, by the run's owner
 // where it has one, which hands it to the runtime. The same answer again is fine.
-// Errors as for ledger.Answer; ctx's end is an *UnavailableError: the answer may
+// Errors as for record.Answer; ctx's end is an *UnavailableError: the answer may
 // still be committed.
-func (s *Supervisor) Answer(ctx context.Context, id run.ID, a agent.Answer) (ledger.Summary, error) {
+func (s *Supervisor) Answer(ctx context.Context, id run.ID, a agent.Answer) (record.Summary, error) {
 	if s, err := s.config.Runs.Summary(ctx, id, ""); err != nil {
 		return s, err // nothing is kept for a run that is not there
 	}
 	if err := blob.OffloadAnswer(ctx, s.config.Blobs, id, s.config.Inline, &a); err != nil {
-		return ledger.Summary{}, err
+		return record.Summary{}, err
 	}
 	summary, answered, err := s.config.Runs.Answer(ctx, id, 0, a, true)
 	if err != nil || answered {
@@ -139,7 +140,7 @@ func (s *Supervisor) Answer(ctx context.Context, id run.ID, a agent.Answer) (led
 }
 
 // commitAnswer commits an answer to a run that is owned here.
-func (s *Supervisor) commitAnswer(ctx context.Context, r *owned, epoch uint64, a agent.Answer) (ledger.Summary, error) {
+func (s *Supervisor) commitAnswer(ctx context.Context, r *owned, epoch uint64, a agent.Answer) (record.Summary, error) {
 	summary, _, err := s.config.Runs.Answer(ctx, r.id, epoch, a, false)
 	if err == nil {
 		r.deliver(a)

@@ -8,6 +8,7 @@ import (
 	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -23,7 +24,7 @@ type command struct {
 // Cancel stops a run's runtime, wherever it runs, and has the stop recorded. It
 // returns when that has happened, or with ctx and an *UnavailableError beside the
 // summary: then it goes on by itself. Errors otherwise as for ledger.Cancel.
-func (s *Supervisor) Cancel(ctx context.Context, id run.ID, reason string) (ledger.Summary, error) {
+func (s *Supervisor) Cancel(ctx context.Context, id run.ID, reason string) (record.Summary, error) {
 	summary, err := s.config.Runs.Summary(ctx, id, "")
 	if err != nil {
 		return summary, err
@@ -36,7 +37,7 @@ func (s *Supervisor) Cancel(ctx context.Context, id run.ID, reason string) (ledg
 	}
 	answered := s.stop(id, summary, reason)
 	if answered == nil {
-		return summary, ledger.ErrStopping
+		return summary, record.ErrStopping
 	}
 	select {
 	case <-answered:
@@ -50,7 +51,7 @@ func (s *Supervisor) Cancel(ctx context.Context, id run.ID, reason string) (ledg
 }
 
 // cancelled judges how a run ended that was to be cancelled.
-func cancelled(s ledger.Summary) (ledger.Summary, error) {
+func cancelled(s record.Summary) (record.Summary, error) {
 	switch {
 	case s.Status == run.Cancelled:
 		return s, nil
@@ -62,7 +63,7 @@ func cancelled(s ledger.Summary) (ledger.Summary, error) {
 
 // stop asks the run's owner, this instance or another, and returns what is
 // closed once the stop is recorded; nil: this instance is stopping.
-func (s *Supervisor) stop(id run.ID, summary ledger.Summary, reason string) <-chan struct{} {
+func (s *Supervisor) stop(id run.ID, summary record.Summary, reason string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.runs[id]; r != nil {
@@ -98,7 +99,7 @@ var errOver = errors.New("the run has ended")
 // demand tells another instance to stop a run, and records the stop itself,
 // unconfirmed, where there is no answer in time: the owner is dead, or deaf. A
 // deaf one goes on writing; the recorder then reads on and tries again.
-func (s *Supervisor) demand(hard context.Context, id run.ID, summary ledger.Summary, reason string) {
+func (s *Supervisor) demand(hard context.Context, id run.ID, summary record.Summary, reason string) {
 	if s.config.Watch.Breathes(summary.Owner) {
 		ctx, cancel := context.WithTimeout(hard, answerTime)
 		defer cancel()

@@ -11,6 +11,7 @@ import (
 	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -21,7 +22,7 @@ type owned struct {
 	input json.RawMessage
 
 	started chan struct{} // closed once the three below are set
-	summary ledger.Summary
+	summary record.Summary
 	created bool
 	err     error
 
@@ -168,7 +169,7 @@ type result struct {
 
 // execute runs the runtime until it has stopped; where it is told to, it has
 // stopTime for it.
-func (s *Supervisor) execute(hard context.Context, r *owned, push *ledger.Push) result {
+func (s *Supervisor) execute(hard context.Context, r *owned, push *record.Push) result {
 	ctx, stop := context.WithCancelCause(hard)
 	defer stop(nil)
 	var out result
@@ -254,7 +255,7 @@ func (r *owned) task() agent.Task {
 }
 
 // conclude records the end of a run whose runtime has stopped, or was given up.
-func (s *Supervisor) conclude(hard context.Context, r *owned, epoch uint64, recorder *ledger.Recorder, out result) {
+func (s *Supervisor) conclude(hard context.Context, r *owned, epoch uint64, recorder *record.Recorder, out result) {
 	var cause error
 	select {
 	case <-r.ending:

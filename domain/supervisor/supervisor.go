@@ -18,6 +18,7 @@ import (
 	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -55,7 +56,7 @@ type Observer interface {
 
 // Config is what a Supervisor needs. All of it must be set, but for Agents.
 type Config struct {
-	Runs     *ledger.Runs
+	Runs     *record.Runs
 	Reader   ledger.Reader
 	Follower ledger.Follower
 	Side     ledger.Side
@@ -178,15 +179,15 @@ func (s *Supervisor) spawn(part func(context.Context)) bool {
 	}
 }
 
-// Push starts a run whose events somebody pushes. Errors as for ledger.Start,
+// Push starts a run whose events somebody pushes. Errors as for record.Start,
 // and lease.ErrFull.
-func (s *Supervisor) Push(ctx context.Context, start run.Start) (ledger.Summary, bool, error) {
+func (s *Supervisor) Push(ctx context.Context, start run.Start) (record.Summary, bool, error) {
 	if s.isDraining() {
-		return ledger.Summary{}, false, ledger.ErrStopping
+		return record.Summary{}, false, record.ErrStopping
 	}
 	start.Snapshot = run.UnconfiguredSnapshot(start.AgentID, start.Runtime)
 	if err := s.config.Watch.Announce(ctx, start.ID, lease.Open); err != nil {
-		return ledger.Summary{}, false, fmt.Errorf("announce run %s: %w", start.ID, err)
+		return record.Summary{}, false, fmt.Errorf("announce run %s: %w", start.ID, err)
 	}
 	summary, created, err := s.config.Runs.Start(ctx, start)
 	switch {
@@ -211,28 +212,28 @@ func (s *Supervisor) isDraining() bool {
 }
 
 // Start starts a run of a configured agent; its runtime begins as soon as there
-// is room. The same start again finds the same run. Errors as for ledger.Start,
-// *UnknownAgentError, ErrBusy, ledger.ErrStopping. An *ledger.UnknownError means
+// is room. The same start again finds the same run. Errors as for record.Start,
+// *UnknownAgentError, ErrBusy, record.ErrStopping. An *ledger.UnknownError means
 // that the run may still start.
-func (s *Supervisor) Start(ctx context.Context, start run.Start) (ledger.Summary, bool, error) {
+func (s *Supervisor) Start(ctx context.Context, start run.Start) (record.Summary, bool, error) {
 	a, ok := s.agents[start.AgentID]
 	if !ok || start.Runtime != "" && start.Runtime != a.Runtime {
-		return ledger.Summary{}, false, &UnknownAgentError{start.AgentID, start.Runtime}
+		return record.Summary{}, false, &UnknownAgentError{start.AgentID, start.Runtime}
 	}
 	start.Runtime, start.Snapshot, start.Owner = a.Runtime, run.Checksum(a.Config), s.config.Instance
 	for {
 		r, mine, err := s.register(start.ID, a, start.Input)
 		if err != nil {
-			return ledger.Summary{}, false, err
+			return record.Summary{}, false, err
 		}
 		if mine && !s.spawn(func(hard context.Context) { s.begin(hard, ctx, r, start) }) {
 			s.unregister(r)
-			return ledger.Summary{}, false, ledger.ErrStopping
+			return record.Summary{}, false, record.ErrStopping
 		}
 		select {
 		case <-r.started:
 		case <-ctx.Done():
-			return ledger.Summary{}, false, &ledger.UnknownError{Run: start.ID, Err: context.Cause(ctx)}
+			return record.Summary{}, false, &ledger.UnknownError{Run: start.ID, Err: context.Cause(ctx)}
 		}
 		if mine {
 			return r.summary, r.created, r.err
@@ -252,7 +253,7 @@ func (s *Supervisor) register(id run.ID, a Agent, input json.RawMessage) (r *own
 	}
 	switch {
 	case s.draining:
-		return nil, false, ledger.ErrStopping
+		return nil, false, record.ErrStopping
 	case len(s.runs) >= s.config.MaxRuns+s.config.MaxQueue:
 		return nil, false, ErrBusy
 	}

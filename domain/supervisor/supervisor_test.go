@@ -19,6 +19,7 @@ import (
 	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/ledger/ledgertest"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 	"github.com/runfacts/runfacts/domain/supervisor"
 )
@@ -89,7 +90,7 @@ type instance struct {
 	name    string
 	runtime *runtime
 	line    *ledgertest.Line
-	runs    *ledger.Runs
+	runs    *record.Runs
 	end     func()
 
 	mu     sync.Mutex
@@ -111,10 +112,16 @@ func (i *instance) Forget(id run.ID)                            { i.mu.Lock(); d
 func (i *instance) Breathes(name string) bool                   { i.mu.Lock(); defer i.mu.Unlock(); return !i.dead[name] }
 func (i *instance) Reported(agent.Type)                         {}
 func (i *instance) Lost(run.ID, string, time.Duration)          {}
-func (i *instance) Appended(ledger.Outcome, int, time.Duration) {}
+func (i *instance) Appended(record.Outcome, int, time.Duration) {}
 func (i *instance) TakenOver(run.ID, string)                    {}
 func (i *instance) Started()                                    {}
 func (i *instance) Ended(run.ID, bool, run.Status)              {}
+
+// watcher is what its recorders tell.
+type watcher struct{ *instance }
+
+func (w watcher) Ended(id run.ID) { w.Forget(id) }
+
 func (i *instance) Heard(id run.ID, _ run.Seq, _ bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -131,7 +138,7 @@ var config = []byte(`{"agent_id":"robot","runtime":"test"}`)
 func (w *world) join(name string, change func(*supervisor.Config)) *instance {
 	i := &instance{world: w, name: name, runtime: newRuntime(), line: w.notes.For(), named: make(map[run.ID]bool), dead: make(map[string]bool)}
 	var nonces atomic.Int64
-	i.runs = ledger.NewRuns(ledger.Config{Ledger: w.mem, MaxAppend: 100_000, Now: time.Now, Observer: i,
+	i.runs = record.NewRuns(record.Config{Ledger: w.mem, MaxAppend: 100_000, Now: time.Now, Watcher: watcher{i}, Observer: i,
 		Nonce: func() string { return fmt.Sprint(name, nonces.Add(1)) }})
 	c := supervisor.Config{
 		Runs: i.runs, Reader: w.mem, Follower: w.mem, Side: i.line, Blobs: w.blobs, Inline: 64 << 10, Watch: i, Observer: i, Instance: name,
@@ -517,7 +524,7 @@ func TestTheSameStartIsOneRun(t *testing.T) {
 		}
 		ctx, cancel := patience()
 		defer cancel()
-		var exists *ledger.ExistsError
+		var exists *record.ExistsError
 		if _, _, err := a.Start(ctx, run.Start{ID: "run_1", AgentID: "robot", RequestChecksum: "other"}); !errors.As(err, &exists) {
 			t.Errorf("another start: %v", err)
 		}
@@ -540,7 +547,7 @@ func TestAnotherRunsIDStaysWatched(t *testing.T) {
 		if _, created, err := a.Push(ctx, run.Start{ID: "open", AgentID: "x", Runtime: "push", RequestChecksum: "r"}); err != nil || !created {
 			t.Fatal(created, err)
 		}
-		var exists *ledger.ExistsError
+		var exists *record.ExistsError
 		if _, _, err := a.Push(ctx, run.Start{ID: "open", AgentID: "y", Runtime: "push", RequestChecksum: "other"}); !errors.As(err, &exists) {
 			t.Errorf("%v", err)
 		}
@@ -596,10 +603,10 @@ func TestDrain(t *testing.T) {
 		if !strings.Contains(w.story("queued"), run.InstanceStopped) {
 			t.Errorf("%s", w.story("queued"))
 		}
-		if _, _, err := a.Start(ctx, run.Start{ID: "new", AgentID: "robot"}); !errors.Is(err, ledger.ErrStopping) {
+		if _, _, err := a.Start(ctx, run.Start{ID: "new", AgentID: "robot"}); !errors.Is(err, record.ErrStopping) {
 			t.Errorf("%v", err)
 		}
-		if _, _, err := a.Push(ctx, run.Start{ID: "new", AgentID: "x", Runtime: "push"}); !errors.Is(err, ledger.ErrStopping) {
+		if _, _, err := a.Push(ctx, run.Start{ID: "new", AgentID: "x", Runtime: "push"}); !errors.Is(err, record.ErrStopping) {
 			t.Errorf("%v", err)
 		}
 		a.runtime.exit <- nil // it finishes in time

@@ -9,6 +9,7 @@ import (
 	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -26,7 +27,7 @@ func (s *Supervisor) takeOver(ctx context.Context, id run.ID, a Agent, e run.Evi
 		return 0, 0, errTaking
 	case !s.spawn(func(hard context.Context) { s.resume(hard, r, e, answers) }):
 		s.unregister(r)
-		return 0, 0, ledger.ErrStopping
+		return 0, 0, record.ErrStopping
 	}
 	select {
 	case <-r.started:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 	"github.com/runfacts/runfacts/domain/supervisor"
 	"github.com/runfacts/runfacts/projection/tail"
@@ -23,7 +24,7 @@ import (
 
 // Config is what the API stands on. All of it must be set, but for CORSOrigins.
 type Config struct {
-	Runs        *ledger.Runs
+	Runs        *record.Runs
 	Supervisor  *supervisor.Supervisor
 	Reader      ledger.Reader
 	Tails       *tail.Tails

@@ -17,8 +17,8 @@ import (
 
 	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/lease"
-	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/ledger/ledgertest"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 	"github.com/runfacts/runfacts/domain/supervisor"
 	"github.com/runfacts/runfacts/projection/tail"
@@ -42,7 +42,7 @@ func open(t *testing.T) *house {
 	h := &house{t: t, mem: ledgertest.NewMemory(t), client: &http.Client{Transport: &http.Transport{}}}
 	m := metrics.New()
 	ids := 0
-	runs := ledger.NewRuns(ledger.Config{Ledger: h.mem, MaxAppend: 100_000, Now: time.Now, Observer: counted{m},
+	runs := record.NewRuns(record.Config{Ledger: h.mem, MaxAppend: 100_000, Now: time.Now, Watcher: nobody{}, Observer: counted{m},
 		Nonce: func() string { return strconv.FormatInt(time.Now().UnixNano(), 36) }})
 	tails := tail.New(h.mem, Frame)
 	blobs, err := blobfolder.Open(t.TempDir())
@@ -83,6 +83,7 @@ type nobody struct{}
 
 func (nobody) Announce(context.Context, run.ID, lease.Kind) error { return nil }
 func (nobody) Heard(run.ID, run.Seq, bool)                        {}
+func (nobody) Ended(run.ID)                                       {}
 func (nobody) Forget(run.ID)                                      {}
 func (nobody) Breathes(string) bool                               { return false }
 func (nobody) Reported(agent.Type)                                {}
@@ -94,7 +95,6 @@ func (nobody) Lost(run.ID, string, time.Duration)                 {}
 type counted struct{ *metrics.Metrics }
 
 func (c counted) Ended(_ run.ID, _ bool, status run.Status) { c.Metrics.Ended(status) }
-func (counted) Heard(run.ID, run.Seq, bool)                 {}
 
 // echoes is a runtime that says what it is told, and then waits for its end.
 type echoes struct{}

@@ -112,10 +112,12 @@ func (s *Server) putArtifact(c echo.Context) error {
 	p := recorder.Push("")
 	bound, stop := context.WithTimeout(context.WithoutCancel(c.Request().Context()), s.config.Patience)
 	defer stop()
-	_ = p.Send(bound, 0, agent.Event{Type: agent.Artifact, Artifact: description, Stored: true}) // Wait tells
+	if err := p.Send(bound, 0, agent.Event{Type: agent.Artifact, Artifact: description, Stored: true}); err != nil {
+		return err // the bytes go when the run is erased
+	}
 	receipt, err := p.Wait(bound)
 	if err != nil {
-		return err // the bytes go when the run is erased
+		return err
 	}
 	return s.fresh(c, http.StatusCreated, map[string]any{
 		"name": name, "media_type": media, "size": size, "checksum": checksum, "last_seq": receipt.LastSeq,

@@ -14,6 +14,7 @@ import (
 	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/lease"
 	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 	"github.com/runfacts/runfacts/domain/supervisor"
 )
@@ -57,7 +58,7 @@ const retryAfter = 2
 func problemOf(err error) *problem {
 	var (
 		p          *problem
-		push       *ledger.PushError
+		push       *record.PushError
 		ended      *run.EndedError
 		gap        *run.GapError
 		large      *run.TooLargeError
@@ -65,11 +66,11 @@ func problemOf(err error) *problem {
 		unknown    *ledger.UnknownError
 		away       *ledger.UnavailableError
 		truncated  *ledger.TruncatedError
-		exists     *ledger.ExistsError
-		running    *ledger.NotEndedError
+		exists     *record.ExistsError
+		running    *record.NotEndedError
 		owned      *run.OwnedError
 		noCall     *run.NoCallError
-		noArtifact *ledger.NoArtifactError
+		noArtifact *record.NoArtifactError
 		heavy      *blob.TooLargeError
 		answered   *run.AnsweredError
 		unasked    *supervisor.UnknownAgentError
@@ -120,7 +121,7 @@ func problemOf(err error) *problem {
 		return &problem{503, "store_unavailable", "the store cannot be reached", nil}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled): // while it waited for its turn
 		return &problem{503, "store_unavailable", "the store did not answer in time", nil}
-	case errors.Is(err, ledger.ErrStopping):
+	case errors.Is(err, record.ErrStopping):
 		return &problem{503, "stopping", "this instance is stopping; try another", nil}
 	case errors.Is(err, ledger.ErrNotFound):
 		return &problem{404, "run_not_found", "no such run", nil}

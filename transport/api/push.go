@@ -15,7 +15,7 @@ import (
 
 	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/blob"
-	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -111,7 +111,7 @@ func (s *Server) offload(c echo.Context, id run.ID) func(*agent.Event) error {
 
 // sendLines hands over each line as it comes. An error is a line that could
 // not be taken; what is behind it is not read.
-func (s *Server) sendLines(c echo.Context, id run.ID, p *ledger.Push) error {
+func (s *Server) sendLines(c echo.Context, id run.ID, p *record.Push) error {
 	offload := s.offload(c, id)
 	control := http.NewResponseController(c.Response())
 	defer context.AfterFunc(s.draining, func() {
@@ -129,30 +129,30 @@ func (s *Server) sendLines(c echo.Context, id run.ID, p *ledger.Push) error {
 		}
 		e, err := agent.Decode(line)
 		if err != nil {
-			return &ledger.PushError{Line: n, Err: err}
+			return &record.PushError{Line: n, Err: err}
 		}
 		s.config.Metrics.Reported(e.Type)
 		if err := offload(&e); err != nil {
-			return &ledger.PushError{Line: n, Err: err}
+			return &record.PushError{Line: n, Err: err}
 		}
 		if err := p.Send(c.Request().Context(), n, e); err != nil {
-			return nil // Wait tells
+			return &record.PushError{Line: n, Err: err} // if Wait does not tell more
 		}
 	}
 	switch err := lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return &ledger.PushError{Line: n + 1, Err: &problem{http.StatusRequestEntityTooLarge, "event_too_large", "the line is larger than 4 MiB", nil}}
+		return &record.PushError{Line: n + 1, Err: &problem{http.StatusRequestEntityTooLarge, "event_too_large", "the line is larger than 4 MiB", nil}}
 	case err != nil && s.draining.Err() != nil:
-		return ledger.ErrStopping
+		return record.ErrStopping
 	case err != nil:
-		return &ledger.PushError{Line: n + 1, Err: &problem{http.StatusBadRequest, "body_unreadable", "the body ended early", nil}}
+		return &record.PushError{Line: n + 1, Err: &problem{http.StatusBadRequest, "body_unreadable", "the body ended early", nil}}
 	}
 	return nil
 }
 
 // sendArray decodes all of a JSON array before it hands over any of it. Lines
 // are counted by element.
-func (s *Server) sendArray(c echo.Context, id run.ID, p *ledger.Push) error {
+func (s *Server) sendArray(c echo.Context, id run.ID, p *record.Push) error {
 	offload := s.offload(c, id)
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxArray))
 	var large *http.MaxBytesError
@@ -169,16 +169,16 @@ func (s *Server) sendArray(c echo.Context, id run.ID, p *ledger.Push) error {
 	events := make([]agent.Event, len(elements))
 	for i, element := range elements {
 		if events[i], err = agent.Decode(element); err != nil {
-			return &ledger.PushError{Line: i + 1, Err: err}
+			return &record.PushError{Line: i + 1, Err: err}
 		}
 	}
 	for i, e := range events {
 		s.config.Metrics.Reported(e.Type)
 		if err := offload(&e); err != nil {
-			return &ledger.PushError{Line: i + 1, Err: err}
+			return &record.PushError{Line: i + 1, Err: err}
 		}
 		if err := p.Send(c.Request().Context(), i+1, e); err != nil {
-			return nil // Wait tells
+			return &record.PushError{Line: i + 1, Err: err} // if Wait does not tell more
 		}
 	}
 	return nil

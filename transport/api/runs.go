@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -43,7 +44,7 @@ type summary struct {
 	ProducerSeq uint64       `json:"producer_seq"`
 }
 
-func show(s ledger.Summary) summary {
+func show(s record.Summary) summary {
 	out := summary{
 		RunID: s.RunID, AgentID: s.AgentID, Runtime: s.Runtime, ThreadID: s.ThreadID, Status: s.Status,
 		LastSeq: s.LastSeq, StartedAt: stamp(s.StartedAt), Error: s.Failure, ProducerSeq: s.ProducerSeq,

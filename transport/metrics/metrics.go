@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/runfacts/runfacts/domain/agent"
-	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -80,7 +80,7 @@ func New() *Metrics {
 	for _, kind := range []string{"owned", "pushed"} {
 		m.lost.WithLabelValues(kind)
 	}
-	for _, o := range []ledger.Outcome{ledger.Stored, ledger.Conflicted, ledger.Refused, ledger.Unknown} {
+	for _, o := range []record.Outcome{record.Stored, record.Conflicted, record.Refused, record.Unknown} {
 		m.appends.WithLabelValues(string(o))
 	}
 	return m
@@ -95,16 +95,16 @@ func (m *Metrics) Handler() http.Handler {
 }
 
 // Appended counts an append.
-func (m *Metrics) Appended(o ledger.Outcome, events int, took time.Duration) {
+func (m *Metrics) Appended(o record.Outcome, events int, took time.Duration) {
 	m.appends.WithLabelValues(string(o)).Inc()
-	if o == ledger.Unknown {
+	if o == record.Unknown {
 		return
 	}
 	m.appendSeconds.Observe(took.Seconds())
 	switch o {
-	case ledger.Stored:
+	case record.Stored:
 		m.events.Add(float64(events))
-	case ledger.Conflicted:
+	case record.Conflicted:
 		m.conflicts.Inc()
 	}
 }

@@ -1,4 +1,4 @@
-package ledger
+package record
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -22,27 +23,10 @@ func (e *ExistsError) Error() string {
 	return fmt.Sprintf("run %s exists and was started by another request", e.Run)
 }
 
-// Summary is where a run stands.
-type Summary struct {
-	RunID       run.ID
-	AgentID     string
-	Runtime     string
-	ThreadID    string
-	Status      run.Status
-	LastSeq     run.Seq
-	StartedAt   time.Time
-	EndedAt     time.Time // zero: not ended
-	Failure     *run.Failure
-	ProducerSeq uint64
-	Owner       string  // the instance that drives it; "": the run is pushed
-	Epoch       uint64  // the owner's; 0: the run is pushed
-	Cursor      *string // the runtime's position after what is recorded; nil: none given
-}
-
 // Start commits a run's first event, or finds that the same request has done
 // so before (created is false). It gives up with ctx, when the outcome is
-// unknown. Errors: *ExistsError, ErrErased, *RefusedError, *run.TooLargeError,
-// *UnknownError.
+// unknown. Errors: *ExistsError, ledger.ErrErased, *ledger.RefusedError,
+// *run.TooLargeError, *ledger.UnknownError.
 func (r *Runs) Start(ctx context.Context, s run.Start) (summary Summary, created bool, err error) {
 	state, candidates := run.Begin(s, r.config.Now())
 	if candidates[0].Size(state) > r.config.MaxAppend {
@@ -53,12 +37,14 @@ func (r *Runs) Start(ctx context.Context, s run.Start) (summary Summary, created
 		began := time.Now()
 		err = r.config.Ledger.Append(ctx, s.ID, 0, events)
 		r.config.Observer.Appended(outcome(err), len(events), time.Since(began))
-		var unknown *UnknownError
-		var conflict *ConflictError
+		var unknown *ledger.UnknownError
+		var conflict *ledger.ConflictError
 		switch {
 		case err == nil:
 			r.config.Observer.Started()
-			return r.begun(s.ID, state), true, nil
+			summary = summarize(state, "")
+			r.seed(s.ID, state)
+			return summary, true, nil
 		case errors.As(err, &conflict):
 			return r.existing(ctx, s, &events[0])
 		case !errors.As(err, &unknown) || !wait(ctx, backoff(attempt)):
@@ -67,22 +53,22 @@ func (r *Runs) Start(ctx context.Context, s run.Start) (summary Summary, created
 	}
 }
 
-// begun keeps the state of a run that was just started.
-func (r *Runs) begun(id run.ID, state *run.State) Summary {
+// seed hands the state of a run that was just started to its writer, which would
+// read it otherwise.
+func (r *Runs) seed(id run.ID, state *run.State) {
 	recorder, release := r.Use(id)
 	defer release()
-	recorder.mu.Lock()
-	defer recorder.mu.Unlock()
-	if recorder.state == nil && !recorder.writing {
-		recorder.state = state
-	}
-	return summarize(state, "")
+	e := newAsk("")
+	e.seed = state
+	over, cancel := context.WithCancel(context.Background())
+	cancel()                  // without room it is not worth the wait
+	_ = recorder.add(over, e) // an error means that it will be read
 }
 
 // existing answers a start that met a run: it may be its own, from a try whose
 // answer was lost, or an earlier one of the same request.
 func (r *Runs) existing(ctx context.Context, s run.Start, mine *run.Event) (Summary, bool, error) {
-	page, err := r.config.Ledger.Read(ctx, s.ID, 0, Page{Events: 1, Bytes: 1})
+	page, err := r.config.Ledger.Read(ctx, s.ID, 0, ledger.Page{Events: 1, Bytes: 1})
 	if err != nil {
 		return Summary{}, false, fmt.Errorf("start run %s: %w", s.ID, err)
 	}
@@ -97,19 +83,33 @@ func (r *Runs) existing(ctx context.Context, s run.Start, mine *run.Event) (Summ
 	return summary, created, err
 }
 
-// Summary returns where the run stands at the leader. Errors: ErrNotFound,
-// ErrErased, *TruncatedError, *CorruptError, *UnavailableError, ErrStopping.
+// Summary returns where the run stands at the leader. Errors: ledger.ErrNotFound,
+// ledger.ErrErased, *ledger.TruncatedError, *ledger.CorruptError,
+// *ledger.UnavailableError, ErrStopping.
 func (r *Runs) Summary(ctx context.Context, id run.ID, producer string) (Summary, error) {
-	return r.ask(ctx, id, producer, &entry{done: make(chan error, 1)})
+	return r.ask(ctx, id, newAsk(producer))
+}
+
+// Known returns where the run stood when this process last heard of it, without
+// asking the store; false: it has heard of nothing lately.
+func (r *Runs) Known(id run.ID) (Summary, bool) {
+	r.mu.Lock()
+	recorder := r.recorders[id]
+	r.mu.Unlock()
+	if recorder == nil {
+		return Summary{}, false
+	}
+	s := recorder.public.summary("")
+	return s, s.RunID != ""
 }
 
 // Cancel ends the run as cancelled, unless it has been. epoch is that of the
 // owner that asks; 0: somebody else does. Errors as for Summary,
-// *run.EndedError where it ended otherwise, *run.FencedError. An *UnavailableError with a
-// summary beside it means that the end will be recorded once the store answers,
-// unless the process ends before.
+// *run.EndedError where it ended otherwise, *run.FencedError. An
+// *ledger.UnavailableError with a summary beside it means that the end will be
+// recorded once the store answers, unless the process ends before.
 func (r *Runs) Cancel(ctx context.Context, id run.ID, epoch uint64, c run.Cancellation) (Summary, error) {
-	return r.act(ctx, id, true, func(s *run.State) (run.Decision, error) {
+	return r.ask(ctx, id, newAct(func(s *run.State, _ error) (run.Decision, error) {
 		if s.Status() == run.Cancelled {
 			return run.Decision{}, nil // cancelled already: as wished
 		}
@@ -119,7 +119,7 @@ func (r *Runs) Cancel(ctx context.Context, id run.ID, epoch uint64, c run.Cancel
 			}
 		}
 		return s.Cancel(c, r.config.Now())
-	})
+	}, true))
 }
 
 // Answer records what somebody outside answered to an external call; answered
@@ -127,70 +127,75 @@ func (r *Runs) Cancel(ctx context.Context, id run.ID, epoch uint64, c run.Cancel
 // Cancel. Errors as for Summary, *run.NoCallError, *run.AnsweredError,
 // *run.EndedError, *run.TooLargeError, *run.FencedError.
 func (r *Runs) Answer(ctx context.Context, id run.ID, epoch uint64, a agent.Answer, dry bool) (summary Summary, answered bool, err error) {
-	summary, err = r.act(ctx, id, false, func(s *run.State) (run.Decision, error) {
+	return consult(ctx, r, id, func(s *run.State) (run.Decision, bool, error) {
 		d, err := s.Answer(a, r.config.Now(), r.config.MaxAppend)
-		answered = err == nil && len(d.Candidates) == 0
+		answered := err == nil && len(d.Candidates) == 0
 		if err == nil && !answered && !dry {
 			err = s.MayWrite(epoch)
 		}
 		if dry || err != nil {
-			return run.Decision{}, err
+			d = run.Decision{}
 		}
-		return d, nil
+		return d, answered, err
 	})
-	return summary, answered, err
 }
 
 // Lose ends the run as lost, if it still ends where its observer saw it end
 // (e.LastSeq): otherwise somebody lives who writes it, and the answer is a
-// *ConflictError. Errors as for Summary, *run.EndedError.
+// *ledger.ConflictError. Errors as for Summary, *run.EndedError.
 func (r *Runs) Lose(ctx context.Context, id run.ID, e run.Evidence) (Summary, error) {
-	return r.act(ctx, id, true, func(s *run.State) (run.Decision, error) {
+	return r.ask(ctx, id, newAct(func(s *run.State, _ error) (run.Decision, error) {
 		if s.LastSeq != e.LastSeq {
-			return run.Decision{}, &ConflictError{id, e.LastSeq}
+			return run.Decision{}, &ledger.ConflictError{Run: id, Expected: e.LastSeq}
 		}
 		return s.Lose(e, r.config.Now())
-	})
+	}, true))
 }
 
 // Resume makes owner the run's owner, in the next epoch, under the same
 // condition and with the same errors as Lose.
 func (r *Runs) Resume(ctx context.Context, id run.ID, owner string, e run.Evidence) (Summary, error) {
-	return r.act(ctx, id, false, func(s *run.State) (run.Decision, error) {
+	return r.ask(ctx, id, newAct(func(s *run.State, _ error) (run.Decision, error) {
 		if s.LastSeq != e.LastSeq {
-			return run.Decision{}, &ConflictError{id, e.LastSeq}
+			return run.Decision{}, &ledger.ConflictError{Run: id, Expected: e.LastSeq}
 		}
 		return s.Resume(owner, e, r.config.Now())
-	})
-}
-
-func (r *Runs) act(ctx context.Context, id run.ID, final bool, a act) (Summary, error) {
-	return r.ask(ctx, id, "", &entry{act: a, final: final, done: make(chan error, 1)})
+	}, false))
 }
 
 // ask puts a question to the run's writer and returns the state behind the
 // answer.
-func (r *Runs) ask(ctx context.Context, id run.ID, producer string, e *entry) (Summary, error) {
+func (r *Runs) ask(ctx context.Context, id run.ID, e *entry) (Summary, error) {
 	recorder, release := r.Use(id)
 	defer release()
-	if err := recorder.enqueue(ctx, e); err != nil {
-		return Summary{}, err
-	}
-	var err error
-	select {
-	case err = <-e.done:
-		if err != nil {
-			return Summary{}, err
+	return recorder.ask(ctx, e)
+}
+
+// consult puts a question to the run's writer that finds something out, whether
+// it changes the run or not. The zero T comes with an error that is not the
+// question's own.
+func consult[T any](ctx context.Context, r *Runs, id run.ID, question func(*run.State) (run.Decision, T, error)) (Summary, T, error) {
+	found := make(chan T, 1) // the last call counts
+	e := newAct(func(s *run.State, _ error) (run.Decision, error) {
+		d, one, err := question(s)
+		select {
+		case <-found:
+		default:
 		}
-	case <-ctx.Done():
-		err = &UnavailableError{context.Cause(ctx)}
+		found <- one
+		return d, err
+	}, false)
+	summary, err := r.ask(ctx, id, e)
+	var one T
+	select {
+	case one = <-found:
+	default:
 	}
-	recorder.mu.Lock()
-	defer recorder.mu.Unlock()
-	if recorder.state == nil {
-		return Summary{}, errors.Join(err, &UnavailableError{errors.New("the run is being read")})
-	}
-	return summarize(recorder.state, producer), err
+	return summary, one, err
+}
+
+func unavailable(ctx context.Context) error {
+	return &ledger.UnavailableError{Err: context.Cause(ctx)}
 }
 
 // NoArtifactError: the run has no artifact of that id.
@@ -205,23 +210,23 @@ func (e *NoArtifactError) Error() string {
 
 // Artifact returns what the run says of an artifact. Errors as for Summary,
 // *NoArtifactError.
-func (r *Runs) Artifact(ctx context.Context, id run.ID, artifact string) (a run.Artifact, err error) {
-	_, err = r.act(ctx, id, false, func(s *run.State) (run.Decision, error) {
-		var ok bool
-		if a, ok = s.Artifact(artifact); !ok {
-			return run.Decision{}, &NoArtifactError{id, artifact}
+func (r *Runs) Artifact(ctx context.Context, id run.ID, artifact string) (run.Artifact, error) {
+	_, a, err := consult(ctx, r, id, func(s *run.State) (run.Decision, run.Artifact, error) {
+		a, ok := s.Artifact(artifact)
+		if !ok {
+			return run.Decision{}, a, &NoArtifactError{id, artifact}
 		}
-		return run.Decision{}, nil
+		return run.Decision{}, a, nil
 	})
 	return a, err
 }
 
 // Erase tombstones an ended run. Errors as for Summary, *NotEndedError,
-// *UnknownError once ctx has ended.
+// *ledger.UnknownError once ctx has ended.
 func (r *Runs) Erase(ctx context.Context, id run.ID) error {
 	for attempt := 0; ; attempt++ {
 		summary, err := r.Summary(ctx, id, "")
-		if attempt > 0 && errors.Is(err, ErrErased) {
+		if attempt > 0 && errors.Is(err, ledger.ErrErased) {
 			return nil // by the try whose answer was lost
 		}
 		if err != nil {
@@ -231,7 +236,7 @@ func (r *Runs) Erase(ctx context.Context, id run.ID) error {
 			return &NotEndedError{id}
 		}
 		err = r.config.Ledger.Erase(ctx, id, summary.LastSeq)
-		var unknown *UnknownError
+		var unknown *ledger.UnknownError
 		if err == nil {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -243,14 +248,5 @@ func (r *Runs) Erase(ctx context.Context, id run.ID) error {
 		if !errors.As(err, &unknown) || !wait(ctx, backoff(attempt)) {
 			return err
 		}
-	}
-}
-
-func summarize(s *run.State, producer string) Summary {
-	return Summary{
-		RunID: s.RunID, AgentID: s.AgentID, Runtime: s.Runtime, ThreadID: s.ThreadID,
-		Status: s.Status(), LastSeq: s.LastSeq, StartedAt: s.StartedAt, EndedAt: s.EndedAt,
-		Failure: s.Failure, ProducerSeq: s.Mark(producer),
-		Owner: s.Owner, Epoch: s.Epoch, Cursor: s.Cursor,
 	}
 }

@@ -1,4 +1,4 @@
-package ledger
+package record
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -39,11 +40,11 @@ type Push struct {
 
 	mu         sync.Mutex
 	sent       int
-	settled    int
+	settled    int // answered without a failure
 	accepted   int
 	duplicates int
 	err        *PushError
-	news       chan struct{} // holds a hint that something was settled
+	news       chan struct{} // holds a hint that something was answered
 }
 
 // Push begins a push by a producer; "" is a producer too.
@@ -64,8 +65,9 @@ func (r *Recorder) drive(producer string, epoch uint64) *Push {
 func (p *Push) Broken() <-chan struct{} { return p.broken }
 
 // Send hands over one AgentEvent, which stood on line, and returns when it is
-// queued, not when it is committed. It blocks while the run's queue is full.
-// Errors: *PushError once an event of this push has failed, ctx's, ErrStopping.
+// queued, not when it is committed. It waits while the run holds as much as it
+// may that is not committed. Errors: *PushError once an event of this push has
+// failed; ctx's, ErrStopping: this one was not taken.
 func (p *Push) Send(ctx context.Context, line int, e agent.Event) error {
 	p.mu.Lock()
 	if err := p.err; err != nil {
@@ -74,18 +76,22 @@ func (p *Push) Send(ctx context.Context, line int, e agent.Event) error {
 	}
 	p.sent++
 	p.mu.Unlock()
-	err := p.recorder.enqueue(ctx, &entry{event: e, push: p, line: line})
+	err := p.recorder.add(ctx, newReport(p, line, e))
 	if err != nil {
-		p.fail(line, err)
+		p.mu.Lock()
+		p.sent--
+		p.mu.Unlock()
 	}
 	return err
 }
 
 // Wait returns once all that was sent is settled: committed, or taken without
 // facts. When ctx ends first the outcome is open: what was not frozen in an
-// append yet is withdrawn, and the error is an *UnknownError.
+// append yet is withdrawn, and the error is an
+// *ledger.UnknownError.
 // Errors: *PushError around *run.EndedError, *run.GapError, *run.TooLargeError,
-// *RefusedError, *UnknownError, ErrNotFound, ErrErased, ErrStopping and others.
+// *ledger.RefusedError, *ledger.UnknownError, ledger.ErrNotFound, ledger.ErrErased,
+// ErrStopping and others.
 func (p *Push) Wait(ctx context.Context) (Receipt, error) {
 	for {
 		p.mu.Lock()
@@ -100,13 +106,13 @@ func (p *Push) Wait(ctx context.Context) (Receipt, error) {
 		select {
 		case <-p.news:
 		case <-ctx.Done():
-			p.fail(0, &UnknownError{Run: p.recorder.id, Err: context.Cause(ctx)})
+			p.fail(0, &ledger.UnknownError{Run: p.recorder.id, Err: context.Cause(ctx)})
 		}
 	}
 }
 
 func (p *Push) receipt() Receipt {
-	seq, mark := p.recorder.position(p.producer)
+	seq, mark := p.recorder.public.position(p.producer)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return Receipt{Accepted: p.accepted, Duplicates: p.duplicates, LastSeq: seq, ProducerSeq: mark}
@@ -118,7 +124,8 @@ func (p *Push) failed() bool {
 	return p.err != nil
 }
 
-func (p *Push) settle(line int, err error) {
+// answered notes what came of one event: nil for taken.
+func (p *Push) answered(line int, err error) {
 	duplicate := errors.Is(err, run.ErrDuplicate)
 	if err != nil && !duplicate {
 		p.fail(line, err)

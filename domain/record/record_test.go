@@ -1,4 +1,4 @@
-package ledger_test
+package record_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/ledger/ledgertest"
+	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -24,18 +25,18 @@ const patience = 20 * time.Second
 
 // house is Runs on a ledger in memory, running until the test ends.
 type house struct {
-	*ledger.Runs
+	*record.Runs
 	mem    *ledgertest.Memory
 	counts *counts
 }
 
 type counts struct {
 	mu       sync.Mutex
-	outcomes map[ledger.Outcome]int
+	outcomes map[record.Outcome]int
 	ended    map[run.Status]int
 }
 
-func (c *counts) Appended(o ledger.Outcome, _ int, _ time.Duration) {
+func (c *counts) Appended(o record.Outcome, _ int, _ time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.outcomes[o]++
@@ -43,7 +44,11 @@ func (c *counts) Appended(o ledger.Outcome, _ int, _ time.Duration) {
 
 func (c *counts) Started() {}
 
-func (c *counts) Heard(run.ID, run.Seq, bool) {}
+// noWatch is a Watcher that does nothing.
+type noWatch struct{}
+
+func (noWatch) Heard(run.ID, run.Seq, bool) {}
+func (noWatch) Ended(run.ID)                {}
 
 func (c *counts) Ended(_ run.ID, _ bool, s run.Status) {
 	c.mu.Lock()
@@ -53,11 +58,11 @@ func (c *counts) Ended(_ run.ID, _ bool, s run.Status) {
 
 func open(t *testing.T, mem *ledgertest.Memory) *house {
 	t.Helper()
-	c := &counts{outcomes: make(map[ledger.Outcome]int), ended: make(map[run.Status]int)}
+	c := &counts{outcomes: make(map[record.Outcome]int), ended: make(map[run.Status]int)}
 	var mu sync.Mutex
 	nonces := 0
-	runs := ledger.NewRuns(ledger.Config{
-		Ledger: mem, MaxAppend: 100_000, Now: func() time.Time { return time.Unix(1_700_000_000, 0) }, Observer: c,
+	runs := record.NewRuns(record.Config{
+		Ledger: mem, MaxAppend: 100_000, Now: func() time.Time { return time.Unix(1_700_000_000, 0) }, Watcher: noWatch{}, Observer: c,
 		Nonce: func() string {
 			mu.Lock()
 			defer mu.Unlock()
@@ -100,12 +105,12 @@ func delta(seq uint64, text string) agent.Event {
 func done(seq uint64) agent.Event { return agent.Event{Type: agent.Done, ProducerSeq: seq} }
 
 // push sends events as one request would and waits for the receipt.
-func (h *house) push(t *testing.T, id run.ID, events ...agent.Event) (ledger.Receipt, error) {
+func (h *house) push(t *testing.T, id run.ID, events ...agent.Event) (record.Receipt, error) {
 	t.Helper()
 	return h.pushAs(t, id, "", events...)
 }
 
-func (h *house) pushAs(t *testing.T, id run.ID, producer string, events ...agent.Event) (ledger.Receipt, error) {
+func (h *house) pushAs(t *testing.T, id run.ID, producer string, events ...agent.Event) (record.Receipt, error) {
 	t.Helper()
 	recorder, release := h.Use(id)
 	defer release()
@@ -130,7 +135,7 @@ func (h *house) text(t *testing.T, id run.ID) string {
 	return b.String()
 }
 
-func (h *house) want(t *testing.T, r ledger.Receipt, err error, want ledger.Receipt) {
+func (h *house) want(t *testing.T, r record.Receipt, err error, want record.Receipt) {
 	t.Helper()
 	if err != nil || r != want {
 		t.Errorf("receipt %+v, %v; want %+v", r, err, want)
@@ -233,7 +238,7 @@ func TestALateAppendIsNotWrittenTwice(t *testing.T) {
 		}
 	}
 	r, err := p.Wait(within(t))
-	h.want(t, r, err, ledger.Receipt{Accepted: 1, LastSeq: 3, ProducerSeq: 1})
+	h.want(t, r, err, record.Receipt{Accepted: 1, LastSeq: 3, ProducerSeq: 1})
 	if got := h.text(t, id); got != "once" {
 		t.Errorf("text %q", got)
 	}
@@ -285,7 +290,7 @@ func TestGapsAreJudgedByTheLeader(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	var gap *run.GapError
-	var push *ledger.PushError
+	var push *record.PushError
 	r, err := b.push(t, id, delta(4, "4"), delta(6, "6"), delta(5, "5"))
 	if !errors.As(err, &gap) || gap.Next != 5 || !errors.As(err, &push) || push.Line != 2 || r.Accepted != 1 {
 		t.Errorf("%+v, %v", r, err)
@@ -337,13 +342,13 @@ func TestARefusalNamesTheEventAtFault(t *testing.T) {
 		}
 	}
 	release()
-	for _, p := range []*ledger.Push{first, small} {
+	for _, p := range []*record.Push{first, small} {
 		if _, err := p.Wait(within(t)); err != nil {
 			t.Error(err)
 		}
 	}
 	var refused *ledger.RefusedError
-	var push *ledger.PushError
+	var push *record.PushError
 	if _, err := big.Wait(within(t)); !errors.As(err, &refused) || !refused.TooLarge || !errors.As(err, &push) || push.Line != 7 {
 		t.Errorf("%v", err)
 	}
@@ -448,7 +453,7 @@ func TestStartIsIdempotent(t *testing.T) {
 		t.Errorf("again: created %v, %v", created, err)
 	}
 	start.RequestChecksum = "sha256:2"
-	var exists *ledger.ExistsError
+	var exists *record.ExistsError
 	if _, _, err := h.Start(within(t), start); !errors.As(err, &exists) {
 		t.Errorf("another request: %v", err)
 	}
@@ -458,7 +463,7 @@ func TestEraseNeedsAnEndAndIsForEver(t *testing.T) {
 	mem := ledgertest.NewMemory(t)
 	h, other := open(t, mem), open(t, mem)
 	id := h.start(t)
-	var running *ledger.NotEndedError
+	var running *record.NotEndedError
 	if err := h.Erase(within(t), id); !errors.As(err, &running) {
 		t.Errorf("running: %v", err)
 	}
@@ -534,8 +539,8 @@ func TestRacesLeaveOneEnd(t *testing.T) {
 
 func TestStoppingAnswersWhatWaits(t *testing.T) {
 	mem := ledgertest.NewMemory(t)
-	runs := ledger.NewRuns(ledger.Config{Ledger: mem, MaxAppend: 1 << 20, Now: time.Now, Nonce: func() string { return "n" },
-		Observer: &counts{outcomes: make(map[ledger.Outcome]int), ended: make(map[run.Status]int)}})
+	runs := record.NewRuns(record.Config{Ledger: mem, MaxAppend: 1 << 20, Now: time.Now, Nonce: func() string { return "n" },
+		Watcher: noWatch{}, Observer: &counts{outcomes: make(map[record.Outcome]int), ended: make(map[run.Status]int)}})
 	ctx, cancel := context.WithCancel(context.Background())
 	finished := make(chan error, 1)
 	go func() { finished <- runs.Run(ctx) }()
@@ -558,10 +563,10 @@ func TestStoppingAnswersWhatWaits(t *testing.T) {
 		t.Error(err)
 	}
 	var unknown *ledger.UnknownError
-	if _, err := p.Wait(within(t)); !errors.As(err, &unknown) && !errors.Is(err, ledger.ErrStopping) {
+	if _, err := p.Wait(within(t)); !errors.As(err, &unknown) && !errors.Is(err, record.ErrStopping) {
 		t.Errorf("%v", err)
 	}
-	if _, err := h.push(t, id, done(0)); !errors.Is(err, ledger.ErrStopping) {
+	if _, err := h.push(t, id, done(0)); !errors.Is(err, record.ErrStopping) {
 		t.Errorf("after the stop: %v", err)
 	}
 }

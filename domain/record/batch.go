@@ -1,4 +1,4 @@
-package ledger
+package record
 
 import (
 	"github.com/runfacts/runfacts/domain/run"
@@ -19,21 +19,20 @@ type batch struct {
 func newBatch(state *run.State) *batch { return &batch{fork: state.Fork()} }
 
 // decide judges e behind what the batch holds already.
-func (b *batch) decide(e *entry, received map[string]uint64, c Config) (run.Decision, error) {
+func (b *batch) decide(e *entry, received map[string]uint64, c *Config) (run.Decision, error) {
 	switch {
 	case e.act != nil:
-		return e.act(b.fork)
+		return e.act(b.fork, nil)
 	case e.push == nil:
 		return run.Decision{}, nil
 	}
 	if err := b.fork.MayWrite(e.push.epoch); err != nil && !b.fork.Terminal() {
 		return run.Decision{}, err
 	}
-	producer := e.push.producer
-	if err := b.fork.Admit(producer, e.event.ProducerSeq, received[producer]); err != nil {
+	if err := b.fork.Admit(e.producer, e.event.ProducerSeq, received[e.producer]); err != nil {
 		return run.Decision{}, err
 	}
-	return b.fork.Decide(&e.event, producer, c.Now(), c.MaxAppend)
+	return b.fork.Decide(&e.event, e.producer, c.Now(), c.MaxAppend)
 }
 
 // add takes e's facts in, unless they no longer fit; the first always fit.

@@ -1,0 +1,75 @@
+package record
+
+import (
+	"context"
+	"errors"
+
+	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/run"
+)
+
+// readPage is how much of a run is folded at a time.
+var readPage = ledger.Page{Events: 1000, Bytes: 1 << 20}
+
+// errUnwanted: nobody waits any more for what was being read.
+var errUnwanted = errors.New("nobody asks for the run any more")
+
+// readOn folds what the leader has behind the state's last event, and shows it
+// to see, if that is not nil. It outlasts an unavailable store, for as long as
+// anybody waits; ctx ends it.
+func (w *writer) readOn(ctx context.Context, see func(*run.Event)) error {
+	state := w.state
+	if state == nil {
+		state = &run.State{}
+	}
+	for more := true; more; {
+		page, err := w.page(ctx, state.LastSeq)
+		if err != nil {
+			return err
+		}
+		producers := []string{""}
+		for i := range page {
+			if err := state.Apply(&page[i]); err != nil {
+				return &ledger.CorruptError{Run: w.id, Seq: page[i].Seq, Err: err}
+			}
+			if source := page[i].Source; source != nil {
+				producers = append(producers, source.Producer)
+			}
+			if see != nil {
+				see(&page[i])
+			}
+		}
+		if state.LastSeq > 0 {
+			w.state = state
+			w.publish(producers...)
+		}
+		more = len(page) >= readPage.Events || full(page)
+	}
+	return nil
+}
+
+// page reads the next page after seq, once the store is there.
+func (w *writer) page(ctx context.Context, after run.Seq) ([]run.Event, error) {
+	for attempt := 0; ; attempt++ {
+		page, err := w.config.Ledger.Read(ctx, w.id, after, readPage)
+		var away *ledger.UnavailableError
+		if !errors.As(err, &away) {
+			return page, err
+		}
+		if !wait(ctx, backoff(attempt)) {
+			return nil, ErrStopping
+		}
+		if w.take(); !w.backlog.wanted() {
+			return nil, errUnwanted
+		}
+	}
+}
+
+// full reports whether a page ended because of its bytes, with more behind it.
+func full(page []run.Event) bool {
+	n := 0
+	for i := range page {
+		n += len(page[i].Payload)
+	}
+	return n >= readPage.Bytes
+}

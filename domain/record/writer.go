@@ -1,0 +1,229 @@
+package record
+
+import (
+	"context"
+	"errors"
+
+	"github.com/runfacts/runfacts/domain/run"
+)
+
+// maxReceived bounds how many producers' received numbers are remembered beyond
+// their marks. One that is forgotten is told to go on behind its mark, as another
+// instance would tell it.
+const maxReceived = 10_000
+
+// writer writes one run. It owns all that is in it, queue and public aside, which
+// are safe for others; it goes from goroutine to goroutine by way of the queue,
+// which lets one be active.
+type writer struct {
+	id     run.ID
+	config *Config
+	queue  *queue
+	public *public
+
+	state    *run.State // nil: not read yet
+	backlog  backlog
+	halves   halves
+	received map[string]uint64 // by producer: the highest number taken, where that is above its mark
+	over     bool              // the Watcher was told that the run has ended
+}
+
+// run commits what is handed over until nothing is left to do.
+func (w *writer) run(ctx context.Context) {
+	for w.take() {
+		switch {
+		case ctx.Err() != nil:
+			w.answerAll(w.backlog.all(), ErrStopping)
+		case w.state == nil && !w.plant():
+			if err := w.readOn(ctx, nil); err != nil {
+				w.refuse(err)
+			}
+		default:
+			if b := w.prepare(ctx); b != nil {
+				w.commit(ctx, b)
+			}
+		}
+	}
+}
+
+// abandon answers all that is there when the process ends.
+func (w *writer) abandon() {
+	for w.take() {
+		w.answerAll(w.backlog.all(), ErrStopping)
+	}
+}
+
+// take moves what was handed over into the backlog; false: the writer's turn has
+// ended, and it must touch nothing any more.
+func (w *writer) take() bool {
+	w.public.weigh(w.weight(), len(w.halves.waiting) > 0)
+	taken, on := w.queue.take(w.backlog.len() > 0)
+	if on {
+		w.backlog.add(taken)
+	}
+	return on
+}
+
+func (w *writer) weight() int {
+	if w.state == nil {
+		return 0
+	}
+	return w.state.Weight() + w.halves.bytes + 128*len(w.received)
+}
+
+// plant begins with the state of a run that was started here just now, if that is
+// what comes first.
+func (w *writer) plant() bool {
+	e := w.backlog.front()
+	if e.seed != nil {
+		w.state = e.seed
+		w.publish("")
+	}
+	return e.seed != nil
+}
+
+// prepare decides what the backlog brings, in order. It answers what needs no
+// append while that stands at the front, and returns the batch behind it. Only
+// what stands at the front is refused or found a duplicate: further back the
+// answer would rest on facts that are not committed.
+func (w *writer) prepare(ctx context.Context) *batch {
+	b := newBatch(w.state)
+	looked := false
+	for w.backlog.len() > 0 {
+		e := w.backlog.front()
+		if e.dropped() {
+			w.backlog.pop()
+			w.queue.free(e.size)
+			continue
+		}
+		if let := w.release(e); let != nil {
+			w.backlog.back(let...)
+			continue
+		}
+		d, err := b.decide(e, w.received, w.config)
+		if err == nil && len(d.Candidates) > 0 && !e.halved() {
+			if !b.add(e, d, w.config.MaxAppend) {
+				break
+			}
+			w.backlog.pop()
+			continue
+		}
+		if len(b.entries) > 0 {
+			break
+		}
+		if !looked && w.outdated(e, err) {
+			if err := w.readOn(ctx, nil); err != nil {
+				w.refuse(err)
+				return nil
+			}
+			looked = true
+		} else {
+			w.backlog.pop()
+			w.settle(e, d, err)
+		}
+		b = newBatch(w.state)
+	}
+	if len(b.entries) == 0 {
+		return nil
+	}
+	return b
+}
+
+// outdated reports whether the answer to e might be another one with what the
+// leader has: other instances write the run too, and erase it.
+func (w *writer) outdated(e *entry, err error) bool {
+	var gap *run.GapError
+	switch {
+	case e.letGo, e.seed != nil:
+		return false
+	case e.push == nil:
+		return true
+	}
+	return errors.As(err, &gap) || w.state.Terminal()
+}
+
+// settle answers an entry that brings no facts now.
+func (w *writer) settle(e *entry, d run.Decision, err error) {
+	heard := e.push != nil && (err == nil || errors.Is(err, run.ErrDuplicate))
+	if heard && w.state.Owner == "" && !w.state.Terminal() {
+		w.config.Watcher.Heard(w.id, w.state.LastSeq, false)
+	}
+	if e.push == nil || err != nil {
+		w.answer(e, err)
+		return
+	}
+	w.receive(e)
+	if e.halved() {
+		e.push.answered(e.line, nil)
+		w.halves.add(e)
+		w.backlog.back(w.halves.beyond()...)
+		return
+	}
+	w.state.Take(d) // no facts, but perhaps a note
+	w.answer(e, nil)
+}
+
+// receive notes the highest number that was taken from a producer.
+func (w *writer) receive(e *entry) {
+	if e.event.ProducerSeq <= w.received[e.producer] {
+		return
+	}
+	if len(w.received) >= maxReceived {
+		clear(w.received)
+	}
+	w.received[e.producer] = e.event.ProducerSeq
+}
+
+// answer gives an entry its one answer: nil for taken. What has waited for half a
+// character was answered when it began to wait.
+func (w *writer) answer(e *entry, err error) { w.answerAll([]*entry{e}, err) }
+
+func (w *writer) answerAll(entries []*entry, err error) {
+	bytes := 0
+	for _, e := range entries {
+		bytes += e.size
+	}
+	w.queue.free(bytes)
+	for _, e := range entries {
+		switch {
+		case e.whole:
+		case e.push != nil:
+			e.push.answered(e.line, err)
+		default:
+			a := answer{err: err}
+			if w.state != nil && err == nil {
+				a.summary = summarize(w.state, e.producer)
+			}
+			e.done <- a
+		}
+	}
+}
+
+// refuse answers the whole backlog: the run cannot be read.
+func (w *writer) refuse(err error) { w.answerAll(w.backlog.all(), err) }
+
+// publish makes known where the run stands now, and the marks of producers.
+func (w *writer) publish(producers ...string) {
+	w.public.publish(w.state, producers...)
+	for _, producer := range producers {
+		if w.received[producer] <= w.state.Mark(producer) {
+			delete(w.received, producer)
+		}
+	}
+	if !w.state.Terminal() {
+		return
+	}
+	w.queue.free(w.halves.clear())
+	if !w.over && w.state.Owner == "" {
+		w.config.Watcher.Ended(w.id)
+	}
+	w.over = true
+}
+
+// forget drops a state that the store contradicts; the next use reads anew.
+func (w *writer) forget() {
+	w.state, w.over = nil, false
+	w.queue.free(w.halves.clear())
+	clear(w.received)
+	w.public.forget()
+}
