@@ -39,7 +39,7 @@ func tale(t testing.TB, url, id string) string {
 	var page struct {
 		Events []struct {
 			EventType string `json:"event_type"`
-			Payload   runs.Payload
+			Payload   json.RawMessage
 		}
 	}
 	request, err := http.NewRequest("GET", url+"/api/agent-runs/"+id+"/events?limit=1000", nil)
@@ -58,23 +58,28 @@ func tale(t testing.TB, url, id string) string {
 	var b strings.Builder
 	delta := false
 	for _, e := range page.Events {
-		p := e.Payload
-		switch e.EventType {
-		case runs.RunResumed, runs.RunStarted:
+		payload, err := runs.DecodePayload(e.EventType, e.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch p := payload.(type) {
+		case *runs.RunResumed, *runs.RunStarted:
 			continue
-		case runs.MessageDelta:
+		case *runs.MessageDelta:
 			if !delta {
 				b.WriteString("\nsays ")
 			}
 			b.WriteString(p.Delta)
-		case runs.ToolCallStarted:
+		case *runs.ToolCallStarted:
 			fmt.Fprintf(&b, "\ncalls %s %s %s", p.ToolCallID, p.ToolName, p.Arguments)
-		case runs.ToolCallCompleted:
+		case *runs.ToolCallCompleted:
 			fmt.Fprintf(&b, "\nresult %s %s %v", p.ToolCallID, p.Result, p.IsError)
-		default:
+		case *runs.MessageCompleted:
 			fmt.Fprintf(&b, "\n%s %s", e.EventType, p.Content)
+		default:
+			fmt.Fprintf(&b, "\n%s", e.EventType)
 		}
-		delta = e.EventType == runs.MessageDelta
+		delta = e.EventType == runs.TypeMessageDelta
 	}
 	return b.String()
 }
@@ -97,7 +102,7 @@ func TestKilledOwnersRunsGoOn(t *testing.T) {
 	if err := f.start(ctx, "whole", "react"); err != nil {
 		t.Fatal(err)
 	}
-	if end, err := f.watch(ctx, "whole"); err != nil || end != runs.RunCompleted {
+	if end, err := f.watch(ctx, "whole"); err != nil || end != runs.TypeRunCompleted {
 		t.Fatalf("%s, %v", end, err)
 	}
 	want := tale(t, f.urls[0], "whole")
@@ -122,7 +127,7 @@ func TestKilledOwnersRunsGoOn(t *testing.T) {
 		http.DefaultClient.CloseIdleConnections()
 		f.spawn(0)
 		end, err := f.watch(ctx, id)
-		if err != nil || end != runs.RunCompleted {
+		if err != nil || end != runs.TypeRunCompleted {
 			t.Fatalf("killed behind event %d: %s, %v", at, end, err)
 		}
 		if err := verify(ctx, store, runs.ID(id)); err != nil {
@@ -156,8 +161,13 @@ func TestQuestionsToHumans(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if frame.Event == runs.ToolCallStarted {
-				var d struct{ Payload runs.Payload }
+			if frame.Event == runs.TypeToolCallStarted {
+				var d struct {
+					Payload struct {
+						External   bool
+						ToolCallID string `json:"tool_call_id"`
+					}
+				}
 				if err := json.Unmarshal([]byte(frame.Data), &d); err != nil || !d.Payload.External {
 					t.Fatalf("%s, %v", frame.Data, err)
 				}
@@ -179,7 +189,7 @@ func TestQuestionsToHumans(t *testing.T) {
 	if status, fields := answer(b, "asked", call, `"yes"`); status != 200 {
 		t.Errorf("%d %v", status, fields)
 	}
-	if end, err := f.watch(ctx, "asked"); err != nil || end != runs.RunCompleted {
+	if end, err := f.watch(ctx, "asked"); err != nil || end != runs.TypeRunCompleted {
 		t.Errorf("%s, %v", end, err)
 	}
 	for _, c := range []client{a, b} {
@@ -204,7 +214,7 @@ func TestQuestionsToHumans(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if frame.Event == runs.RunResumed {
+		if frame.Event == runs.TypeRunResumed {
 			break
 		}
 	}
@@ -213,7 +223,7 @@ func TestQuestionsToHumans(t *testing.T) {
 		t.Errorf("%d %v", status, fields)
 	}
 	f.urls = f.urls[1:]
-	if end, err := f.watch(ctx, "orphaned"); err != nil || end != runs.RunCompleted {
+	if end, err := f.watch(ctx, "orphaned"); err != nil || end != runs.TypeRunCompleted {
 		t.Errorf("%s, %v", end, err)
 	}
 	http.DefaultClient.CloseIdleConnections()
@@ -302,7 +312,7 @@ func TestDeepAgentsFiles(t *testing.T) {
 	if err := f.start(ctx, "deep", "deep"); err != nil {
 		t.Fatal(err)
 	}
-	if end, err := f.watch(ctx, "deep"); err != nil || end != runs.RunCompleted {
+	if end, err := f.watch(ctx, "deep"); err != nil || end != runs.TypeRunCompleted {
 		t.Fatalf("%s, %v", end, err)
 	}
 	response, err := http.Get(url + "/api/agent-runs/deep/artifacts/artifact_1")
@@ -346,11 +356,11 @@ func TestAPausedOwnerLetsGo(t *testing.T) {
 			}
 		}
 	}
-	until(runs.MessageDelta, 5)
+	until(runs.TypeMessageDelta, 5)
 	_ = f.members[0].cmd.Process.Signal(syscall.SIGSTOP)
-	until(runs.RunResumed, 1)
+	until(runs.TypeRunResumed, 1)
 	_ = f.members[0].cmd.Process.Signal(syscall.SIGCONT)
-	until(runs.MessageDelta, 20) // a second of it
+	until(runs.TypeMessageDelta, 20) // a second of it
 	status, fields, _ := old.call("POST", "/api/agent-runs/paused/cancel", "", "")
 	if status != 200 || fields["status"] != "cancelled" {
 		t.Errorf("%d %v", status, fields)

@@ -418,7 +418,7 @@ func TestAnOutageOfTheStoreClosesNothing(t *testing.T) {
 	for _, id := range ids {
 		viewers.Go(func() error {
 			end, err := f.watch(ctx, id)
-			if err == nil && end != runs.RunCancelled && end != runs.RunCompleted {
+			if err == nil && end != runs.TypeRunCancelled && end != runs.TypeRunCompleted {
 				err = fmt.Errorf("run %s: %s", id, end)
 			}
 			return err
@@ -597,7 +597,7 @@ func BenchmarkCancelElsewhere(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if frame.Event == runs.RunCancelled {
+			if frame.Event == runs.TypeRunCancelled {
 				break
 			}
 		}
@@ -631,7 +631,7 @@ func BenchmarkKillToLost(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if frame.Event == runs.RunFailed {
+			if frame.Event == runs.TypeRunFailed {
 				break
 			}
 		}

@@ -132,7 +132,7 @@ func (g *gate) text(field string, text *string, most int, need bool) {
 	switch {
 	case need && *text == "":
 		g.fail(field, "must not be empty")
-	case quotedLen(*text) > most:
+	case JSONLen(*text) > most:
 		g.fail(field, fmt.Sprintf("must not be longer than %d bytes as JSON", most))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"unicode/utf8"
 )
 
 // MaxDepth is how deep JSON may be nested, everywhere (protocol section 2):
@@ -62,23 +63,31 @@ func escapeLines(raw []byte) []byte {
 	return raw
 }
 
-// quotedLen is how many bytes text takes as a JSON string, its quotes aside.
-func quotedLen(text string) (n int) {
+// JSONLen is how many bytes text takes as a JSON string, its quotes aside.
+func JSONLen(text string) (n int) {
 	for _, r := range text {
-		switch {
-		case r == '"' || r == '\\' || r == '\b' || r == '\t' || r == '\n' || r == '\f' || r == '\r':
-			n += 2
-		case r < ' ' || r == '\u0085' || r == '\u2028' || r == '\u2029':
-			n += 6
-		case r < 0x80:
-			n++
-		case r < 0x800:
-			n += 2
-		case r < 0x10000:
-			n += 3
-		default:
-			n += 4
-		}
+		n += jsonLen(r)
 	}
 	return n
+}
+
+// JSONBeginning returns the longest beginning of text that takes at most room
+// bytes as a JSON string, its quotes aside.
+func JSONBeginning(text string, room int) string {
+	for i, r := range text {
+		if room -= jsonLen(r); room < 0 {
+			return text[:i]
+		}
+	}
+	return text
+}
+
+func jsonLen(r rune) int {
+	switch {
+	case r == '"' || r == '\\' || r == '\b' || r == '\t' || r == '\n' || r == '\f' || r == '\r':
+		return 2
+	case r < ' ' || r == '\u0085' || r == '\u2028' || r == '\u2029':
+		return 6
+	}
+	return utf8.RuneLen(r)
 }

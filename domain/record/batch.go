@@ -19,7 +19,7 @@ type batch struct {
 func newBatch(state *run.State) *batch { return &batch{fork: state.Fork()} }
 
 // decide judges e behind what the batch holds already.
-func (b *batch) decide(e *entry, received map[string]uint64, c *Config) (run.Decision, error) {
+func (b *batch) decide(e *entry, received map[string]run.Mark, c *Config) (run.Decision, error) {
 	switch {
 	case e.act != nil:
 		return e.act(b.fork, nil)
@@ -29,10 +29,11 @@ func (b *batch) decide(e *entry, received map[string]uint64, c *Config) (run.Dec
 	if err := b.fork.MayWrite(e.push.epoch); err != nil && !b.fork.Terminal() {
 		return run.Decision{}, err
 	}
-	if err := b.fork.Admit(e.producer, e.event.ProducerSeq, received[e.producer]); err != nil {
+	from := e.push.from
+	if err := b.fork.Admit(from.Producer, from.Epoch, e.event.ProducerSeq, received[from.Producer]); err != nil {
 		return run.Decision{}, err
 	}
-	return b.fork.Decide(&e.event, e.producer, c.Now(), c.MaxAppend)
+	return b.fork.Decide(&e.event, from, c.Now(), c.MaxAppend)
 }
 
 // add takes e's facts in, unless they no longer fit; the first always fit.

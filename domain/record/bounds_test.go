@@ -32,7 +32,7 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 		defer free()
 		const size, events = 32 << 10, 600 // 20 MB
 		release := h.mem.Hold()
-		p := recorder.Push("")
+		p := recorder.Push(run.Origin{})
 		var sent atomic.Int64
 		finished := make(chan error, 1)
 		go func() {
@@ -86,7 +86,7 @@ func TestACancelFindsRoom(t *testing.T) {
 		recorder, free := h.Use(id)
 		defer free()
 		release := h.mem.Hold()
-		p := recorder.Push("")
+		p := recorder.Push(run.Origin{})
 		full, stop := context.WithTimeout(context.Background(), time.Second)
 		defer stop()
 		for p.Send(full, 1, delta(0, strings.Repeat("x", 50_000))) == nil {
@@ -178,7 +178,7 @@ func TestAnOutageLeavesNoRecorders(t *testing.T) {
 				t.Errorf("summary: %v", err)
 			}
 			recorder, free := h.Use(other)
-			p := recorder.Push("")
+			p := recorder.Push(run.Origin{})
 			_ = p.Send(over, 1, delta(1, "x"))
 			if _, err := p.Wait(over); err == nil {
 				t.Error("a push was acknowledged")
@@ -232,7 +232,7 @@ func TestWhoGivesUpIsToldTheMark(t *testing.T) {
 		h.mem.Away(true)
 		recorder, free := h.Use(id)
 		defer free()
-		p := recorder.Push("p")
+		p := recorder.Push(run.Origin{Producer: "p"})
 		over, stop := context.WithTimeout(context.Background(), time.Second)
 		defer stop()
 		_ = p.Send(over, 1, delta(3, "c"))

@@ -56,7 +56,7 @@ func newReport(p *Push, line int, e agent.Event) *entry {
 	if e.Cursor != nil {
 		texts += len(*e.Cursor)
 	}
-	return &entry{event: e, push: p, line: line, producer: p.producer, size: beside + texts}
+	return &entry{event: e, push: p, line: line, producer: p.from.Producer, size: beside + texts}
 }
 
 func newAsk(producer string) *entry {

@@ -73,13 +73,13 @@ func (w *writer) release(e *entry) (let []*entry) {
 		return nil
 	}
 	if h := w.halves.of(e.producer); h != nil && e.push != nil {
-		n, m := e.event.ProducerSeq, h.event.ProducerSeq
+		n, m, reborn := e.event.ProducerSeq, h.event.ProducerSeq, e.push.from.Epoch > h.push.from.Epoch
 		switch {
-		case n != 0 && n == m: // the same delta, sent again, takes the other's place
+		case n != 0 && n == m && !reborn: // the same delta, sent again, takes the other's place
 			w.halves.remove(h)
 			w.queue.free(h.size)
-		case n == 0 || n > m:
-			if e.event.Type == agent.Delta && e.event.BlockType == h.event.BlockType && e.event.BlockID == h.event.BlockID {
+		case n == 0 || n > m || reborn:
+			if e.event.Type == agent.Delta && e.event.BlockType == h.event.BlockType && e.event.BlockID == h.event.BlockID && !reborn {
 				h.event.Content, e.event.Content = h.event.Content.Complete(e.event.Content)
 			}
 			let = append(let, w.halves.let(h))
@@ -97,5 +97,5 @@ func (w *writer) admit(e *entry) error {
 	if e.push == nil {
 		return nil
 	}
-	return w.state.Admit(e.producer, e.event.ProducerSeq, w.received[e.producer])
+	return w.state.Admit(e.producer, e.push.from.Epoch, e.event.ProducerSeq, w.received[e.producer])
 }

@@ -13,6 +13,9 @@ type Summary struct {
 	AgentID     string
 	Runtime     string
 	ThreadID    string
+	Labels      map[string]string
+	ParentRunID string
+	RetryOf     string
 	Status      run.Status
 	LastSeq     run.Seq
 	StartedAt   time.Time
@@ -27,8 +30,8 @@ type Summary struct {
 func summarize(s *run.State, producer string) Summary {
 	return Summary{
 		RunID: s.RunID, AgentID: s.AgentID, Runtime: s.Runtime, ThreadID: s.ThreadID,
-		Status: s.Status(), LastSeq: s.LastSeq, StartedAt: s.StartedAt, EndedAt: s.EndedAt,
-		Failure: s.Failure, ProducerSeq: s.Mark(producer),
+		Labels: s.Labels, ParentRunID: s.ParentRunID, RetryOf: s.RetryOf, Status: s.Status(), LastSeq: s.LastSeq, StartedAt: s.StartedAt, EndedAt: s.EndedAt,
+		Failure: s.Failure, ProducerSeq: s.Mark(producer).Seq,
 		Owner: s.Owner, Epoch: s.Epoch, Cursor: s.Cursor,
 	}
 }
@@ -37,10 +40,10 @@ func summarize(s *run.State, producer string) Summary {
 // wait for it. Safe for concurrent use. The zero value: nothing is known.
 type public struct {
 	mu     sync.Mutex
-	last   Summary // of no producer; without RunID: nothing is known
-	marks  map[string]uint64
-	weight int  // bytes that the state takes
-	halves bool // deltas wait for the other half of a character
+	last   Summary           // of no producer; without RunID: nothing is known
+	marks  map[string]uint64 // of the latest life of each
+	weight int               // bytes that the state takes
+	halves bool              // deltas wait for the other half of a character
 }
 
 // publish tells where the run stands now, and the marks of producers.
@@ -49,7 +52,7 @@ func (p *public) publish(s *run.State, producers ...string) {
 	defer p.mu.Unlock()
 	p.last = summarize(s, "")
 	for _, producer := range producers {
-		if mark := s.Mark(producer); mark > 0 {
+		if mark := s.Mark(producer).Seq; mark > 0 || p.marks[producer] > 0 {
 			if p.marks == nil {
 				p.marks = make(map[string]uint64)
 			}

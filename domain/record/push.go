@@ -34,7 +34,7 @@ func (e *PushError) Unwrap() error { return e.Err }
 // one request brings. Send and Wait belong to one goroutine.
 type Push struct {
 	recorder *Recorder
-	producer string
+	from     run.Origin
 	epoch    uint64 // of the owner that drives the run; 0: the run is pushed
 	broken   chan struct{}
 
@@ -47,17 +47,17 @@ type Push struct {
 	news       chan struct{} // holds a hint that something was answered
 }
 
-// Push begins a push by a producer; "" is a producer too.
-func (r *Recorder) Push(producer string) *Push {
-	return r.drive(producer, 0)
+// Push begins a push; "" is a producer too.
+func (r *Recorder) Push(from run.Origin) *Push {
+	return r.drive(from, 0)
 }
 
 // Drive begins what the run's owner reports of its runtime. It is fenced: once
 // the run is in another epoch nothing more of it is taken (*run.FencedError).
-func (r *Recorder) Drive(epoch uint64) *Push { return r.drive("", epoch) }
+func (r *Recorder) Drive(epoch uint64) *Push { return r.drive(run.Origin{}, epoch) }
 
-func (r *Recorder) drive(producer string, epoch uint64) *Push {
-	return &Push{recorder: r, producer: producer, epoch: epoch, broken: make(chan struct{}), news: make(chan struct{}, 1)}
+func (r *Recorder) drive(from run.Origin, epoch uint64) *Push {
+	return &Push{recorder: r, from: from, epoch: epoch, broken: make(chan struct{}), news: make(chan struct{}, 1)}
 }
 
 // Broken is closed once an event of this push has failed: nothing more will be
@@ -112,7 +112,7 @@ func (p *Push) Wait(ctx context.Context) (Receipt, error) {
 }
 
 func (p *Push) receipt() Receipt {
-	seq, mark := p.recorder.public.position(p.producer)
+	seq, mark := p.recorder.public.position(p.from.Producer)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return Receipt{Accepted: p.accepted, Duplicates: p.duplicates, LastSeq: seq, ProducerSeq: mark}

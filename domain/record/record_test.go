@@ -2,7 +2,6 @@ package record_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -114,7 +113,7 @@ func (h *house) pushAs(t *testing.T, id run.ID, producer string, events ...agent
 	t.Helper()
 	recorder, release := h.Use(id)
 	defer release()
-	p := recorder.Push(producer)
+	p := recorder.Push(run.Origin{Producer: producer})
 	for i, e := range events {
 		if p.Send(within(t), i+1, e) != nil {
 			break // Wait tells
@@ -128,7 +127,7 @@ func (h *house) text(t *testing.T, id run.ID) string {
 	t.Helper()
 	var b strings.Builder
 	for _, e := range h.mem.Events(id) {
-		if e.Type == run.MessageDelta {
+		if e.Type == run.TypeMessageDelta {
 			b.WriteString(deltaOf(t, &e))
 		}
 	}
@@ -165,7 +164,7 @@ func TestWhatWaitsGoesIntoTheNextAppend(t *testing.T) {
 	release := h.mem.Hold()
 	recorder, free := h.Use(id)
 	defer free()
-	p := recorder.Push("")
+	p := recorder.Push(run.Origin{})
 	for i := range uint64(50) {
 		if err := p.Send(within(t), int(i), delta(i+1, "x")); err != nil {
 			t.Fatal(err)
@@ -224,7 +223,7 @@ func TestALateAppendIsNotWrittenTwice(t *testing.T) {
 	release := h.mem.Hold()
 	recorder, free := h.Use(id)
 	defer free()
-	p := recorder.Push("")
+	p := recorder.Push(run.Origin{})
 	if err := p.Send(within(t), 1, delta(1, "once")); err != nil {
 		t.Fatal(err)
 	}
@@ -326,12 +325,12 @@ func TestARefusalNamesTheEventAtFault(t *testing.T) {
 	release := mem.Hold()
 	recorder, free := h.Use(id)
 	defer free()
-	first := recorder.Push("first")
+	first := recorder.Push(run.Origin{Producer: "first"})
 	if err := first.Send(within(t), 1, delta(0, "go")); err != nil {
 		t.Fatal(err)
 	}
 	<-mem.Arrived()
-	small, big := recorder.Push("small"), recorder.Push("big")
+	small, big := recorder.Push(run.Origin{Producer: "small"}), recorder.Push(run.Origin{Producer: "big"})
 	for _, send := range []error{
 		small.Send(within(t), 1, delta(0, "small")),
 		big.Send(within(t), 7, delta(0, strings.Repeat("x", 40_000))),
@@ -413,7 +412,7 @@ func TestAPushThatGivesUpIsWithdrawn(t *testing.T) {
 	release := h.mem.Hold()
 	recorder, free := h.Use(id)
 	defer free()
-	stuck := recorder.Push("stuck")
+	stuck := recorder.Push(run.Origin{Producer: "stuck"})
 	if err := stuck.Send(within(t), 1, delta(1, "frozen ")); err != nil {
 		t.Fatal(err)
 	}
@@ -550,7 +549,7 @@ func TestStoppingAnswersWhatWaits(t *testing.T) {
 	defer release()
 	recorder, free := h.Use(id)
 	defer free()
-	p := recorder.Push("")
+	p := recorder.Push(run.Origin{})
 	if err := p.Send(within(t), 1, delta(0, "x")); err != nil {
 		t.Fatal(err)
 	}
@@ -573,9 +572,12 @@ func TestStoppingAnswersWhatWaits(t *testing.T) {
 
 func deltaOf(t *testing.T, e *run.Event) string {
 	t.Helper()
-	var p run.Payload
-	if err := json.Unmarshal(e.Payload, &p); err != nil {
+	p, err := run.DecodePayload(e.Type, e.Payload)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return p.Delta
+	if delta, ok := p.(*run.MessageDelta); ok {
+		return delta.Delta
+	}
+	return ""
 }

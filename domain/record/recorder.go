@@ -35,7 +35,7 @@ type Recorder struct {
 
 func newRecorder(id run.ID, runs *Runs) *Recorder {
 	r := &Recorder{id: id, runs: runs}
-	r.writer = writer{id: id, config: &runs.config, queue: &r.queue, public: &r.public, received: make(map[string]uint64)}
+	r.writer = writer{id: id, config: &runs.config, queue: &r.queue, public: &r.public, received: make(map[string]run.Mark)}
 	return r
 }
 

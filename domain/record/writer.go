@@ -24,8 +24,8 @@ type writer struct {
 	state    *run.State // nil: not read yet
 	backlog  backlog
 	halves   halves
-	received map[string]uint64 // by producer: the highest number taken, where that is above its mark
-	over     bool              // the Watcher was told that the run has ended
+	received map[string]run.Mark // by producer: the highest number taken, where that is above its mark
+	over     bool                // the Watcher was told that the run has ended
 }
 
 // run commits what is handed over until nothing is left to do.
@@ -165,13 +165,14 @@ func (w *writer) settle(e *entry, d run.Decision, err error) {
 
 // receive notes the highest number that was taken from a producer.
 func (w *writer) receive(e *entry) {
-	if e.event.ProducerSeq <= w.received[e.producer] {
+	taken := run.Mark{Epoch: e.push.from.Epoch, Seq: e.event.ProducerSeq}
+	if !w.received[e.producer].Before(taken) {
 		return
 	}
 	if len(w.received) >= maxReceived {
 		clear(w.received)
 	}
-	w.received[e.producer] = e.event.ProducerSeq
+	w.received[e.producer] = taken
 }
 
 // answer gives an entry its one answer: nil for taken. What has waited for half a
@@ -206,7 +207,7 @@ func (w *writer) refuse(err error) { w.answerAll(w.backlog.all(), err) }
 func (w *writer) publish(producers ...string) {
 	w.public.publish(w.state, producers...)
 	for _, producer := range producers {
-		if w.received[producer] <= w.state.Mark(producer) {
+		if !w.state.Mark(producer).Before(w.received[producer]) {
 			delete(w.received, producer)
 		}
 	}

@@ -36,8 +36,7 @@ func (s *State) Answer(a agent.Answer, now time.Time, limit int) (Decision, erro
 		return Decision{}, &NoCallError{s.RunID, a.ToolCallID}
 	}
 	d := draft{state: s, message: s.message, at: now.UTC().Truncate(time.Microsecond)}
-	d.complete(one.id, one.name, a.Result, a.IsError, a.Full)
-	given := d.out.Candidates[len(d.out.Candidates)-1].Payload.ResultChecksum
+	given := d.complete(&ToolCallCompleted{ToolCallID: one.id, ToolName: one.name, Result: a.Result, IsError: a.IsError}, a.Full)
 	switch {
 	case !one.open && one.result == given && one.isError == a.IsError:
 		return Decision{}, nil

@@ -28,7 +28,7 @@ func BenchmarkDelta(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			fork := state.Fork()
-			d, err := fork.Decide(&e, "", noon, limit)
+			d, err := fork.Decide(&e, run.Origin{}, noon, limit)
 			if err != nil {
 				b.Fatal(err)
 			}

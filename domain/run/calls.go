@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/runfacts/runfacts/domain/agent"
 )
 
 // call is one tool call, known by its canonical id.
@@ -98,8 +100,11 @@ func (c *calls) base(canonical string) string {
 	return canonical[:i]
 }
 
+// maxOpen is how many calls of a run may be open at once.
+const maxOpen = 512
+
 // start folds a tool.call.started.
-func (c *calls) start(p *Payload) {
+func (c *calls) start(p *ToolCallStarted) {
 	if _, again := c.byID.get(p.ToolCallID); again {
 		return
 	}
@@ -107,7 +112,7 @@ func (c *calls) start(p *Payload) {
 		c.groups.set(base, append(slices.Clip(c.group(base)), p.ToolCallID))
 	}
 	one := call{
-		id: p.ToolCallID, name: p.ToolName, arguments: sha256.Sum256(p.Arguments),
+		id: p.ToolCallID, name: p.ToolName, arguments: fingerprint(p.Arguments, p.Full.given()),
 		open: true, external: p.External, synthesized: p.Synthesized,
 	}
 	c.byID.set(one.id, one)
@@ -119,7 +124,7 @@ func (c *calls) start(p *Payload) {
 }
 
 // complete folds a tool.call.completed.
-func (c *calls) complete(p *Payload) {
+func (c *calls) complete(p *ToolCallCompleted) {
 	id := p.ToolCallID
 	one, ok := c.byID.get(id)
 	if !ok || !one.open {
@@ -138,33 +143,52 @@ func (c *calls) complete(p *Payload) {
 }
 
 // cost is an upper bound of what the call's synthesized completion takes in an
-// append, in bytes: its names, escaped at worst, and an envelope.
-func (c *call) cost() int { return 6*(len(c.id)+len(c.name)) + envelopeSize }
+// append, in bytes: its names and an envelope.
+func (c *call) cost() int { return agent.JSONLen(c.id) + agent.JSONLen(c.name) + completionSize }
+
+// completionSize bounds the rest of a synthesized completion.
+const completionSize = 256 + envelopeSize
+
+// fingerprint tells arguments apart: by the whole of them, where the event holds
+// only their beginning.
+func fingerprint(arguments []byte, full *agent.Full) [sha256.Size]byte {
+	switch {
+	case full != nil:
+		return sha256.Sum256([]byte(full.Checksum))
+	case arguments == nil: // of a synthesized start; read back they are null
+		return sha256.Sum256([]byte("null"))
+	}
+	return sha256.Sum256(arguments)
+}
 
 // repeats reports whether a start only repeats a call that the group holds, and
 // which synthesized start it claims, if it does ("" otherwise).
-func (c *calls) repeats(id, name string, arguments []byte, numbered bool) (repeats bool, claims string) {
-	sum := sha256.Sum256(arguments)
+func (c *calls) repeats(id, name string, arguments [sha256.Size]byte, numbered bool) (repeats bool, claims string) {
 	for _, one := range c.each(id) {
-		same := one.name == name && one.arguments == sum
+		same := one.name == name && one.arguments == arguments
 		if _, claimed := c.claimed.get(one.id); one.synthesized && !claimed {
 			return true, one.id
 		}
-		if numbered && one.open && same || !numbered && (one.open || same) {
+		if numbered && one.open && same || !numbered && (one.open && one.name == name || same) {
 			return true, ""
 		}
 	}
 	return false, ""
 }
 
-// oldestOpen returns the call that a result of id belongs to.
-func (c *calls) oldestOpen(id string) (call, bool) {
+// oldestOpen returns the call that a result of id and tool name belongs to: the
+// oldest open one of both, else the oldest open one of the id.
+func (c *calls) oldestOpen(id, name string) (oldest call, open bool) {
 	for _, one := range c.each(id) {
-		if one.open {
+		switch {
+		case !one.open:
+		case one.name == name:
 			return one, true
+		case !open:
+			oldest, open = one, true
 		}
 	}
-	return call{}, false
+	return oldest, open
 }
 
 // parent translates a runtime's id of an enclosing call: the newest open call

@@ -2,124 +2,253 @@ package run
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"time"
+
+	"github.com/runfacts/runfacts/domain/agent"
 )
 
 // TimeFormat is how every time is written: UTC with six digits.
 const TimeFormat = "2006-01-02T15:04:05.000000Z"
 
-// Metadata returns what is stored beside the payload: every envelope field but
-// event_type (the store's type) and recorded_at (its created time). Members
-// that say nothing are left out, so that each event costs what it tells.
-func (e *Event) Metadata() []byte {
-	o := newObject(512)
-	o.str("run_id", string(e.RunID)).num("seq", uint64(e.Seq)).str("occurred_at", e.OccurredAt.UTC().Format(TimeFormat))
-	o.given("agent_id", e.AgentID).given("agent_snapshot_checksum", e.Snapshot)
-	e.tail(o)
-	o.given("$correlationId", e.ThreadID)
-	return o.close()
+// codec goes through the members of one object, each of which stands once in the
+// code, for writing and for reading. Written, they come in the order of the
+// calls. Read, they are found by their exact names, whatever else is there: what
+// a producer gives can never be taken for what is ours.
+type codec struct {
+	out *object  // writing; nil: reading
+	in  []Member // reading
+	err error    // the first member that is not what it must be
 }
 
-// tail writes the members that follow the payload in the envelope; metadata
-// and envelope share them.
-func (e *Event) tail(o *object) {
-	o.str("payload_checksum", e.PayloadChecksum).num("schema_version", uint64(e.SchemaVersion))
-	o.given("trace_id", e.TraceID).given("span_id", e.SpanID).given("chain_checksum", e.ChainChecksum)
-	if e.Source != nil {
-		s := newObject(64).str("producer", e.Source.Producer)
-		if e.Source.Seq != 0 {
-			s.num("seq", e.Source.Seq)
+// has reports whether the member that is read is given; null counts as absent.
+func (c *codec) has(k string) (json.RawMessage, bool) {
+	for i := range c.in {
+		if c.in[i].Key == k {
+			return c.in[i].Value, string(c.in[i].Value) != "null"
 		}
-		if e.Source.Cursor != nil {
-			s.str("cursor", *e.Source.Cursor)
+	}
+	return nil, false
+}
+
+func (c *codec) fail(k, want string) {
+	if c.err == nil {
+		c.err = fmt.Errorf("%s is not %s", k, want)
+	}
+}
+
+func unquote(literal []byte) string { return agent.Unquote(literal).String() }
+
+func (c *codec) readString(k string, v *string) {
+	if raw, ok := c.has(k); ok {
+		if raw[0] != '"' {
+			c.fail(k, "a string")
+			return
 		}
-		o.raw("source", s.close())
-	}
-	o.given("nonce", e.Nonce).given("request_checksum", e.RequestChecksum).given("owner", e.Owner)
-	if e.Epoch != 0 {
-		o.num("epoch", e.Epoch)
+		*v = unquote(raw)
 	}
 }
 
-// Envelope returns the whole envelope as one line of JSON, the payload's bytes
-// unchanged (the full view).
-func (e *Event) Envelope() []byte {
-	o := newObject(640 + len(e.Payload))
-	o.str("run_id", string(e.RunID)).num("seq", uint64(e.Seq)).str("event_type", e.Type)
-	o.str("occurred_at", e.OccurredAt.UTC().Format(TimeFormat)).str("recorded_at", e.RecordedAt.UTC().Format(TimeFormat))
-	o.given("agent_id", e.AgentID).given("agent_snapshot_checksum", e.Snapshot).raw("payload", e.Payload)
-	e.tail(o)
-	o.given("thread_id", e.ThreadID)
-	return o.close()
+// str is a string that is always there.
+func (c *codec) str(k string, v *string) {
+	if c.out == nil {
+		c.readString(k, v)
+		return
+	}
+	c.out.str(k, *v)
 }
 
-// Client returns the client view: seq, event_type, occurred_at and the
-// payload's bytes unchanged, as one line of JSON.
-func (e *Event) Client() []byte {
-	o := newObject(128 + len(e.Payload))
-	o.num("seq", uint64(e.Seq)).str("event_type", e.Type)
-	o.str("occurred_at", e.OccurredAt.UTC().Format(TimeFormat)).raw("payload", e.Payload)
-	return o.close()
+// given is a string that is left out where it is empty.
+func (c *codec) given(k string, v *string) {
+	if c.out == nil || *v != "" {
+		c.str(k, v)
+	}
 }
 
-// stored mirrors Metadata for decoding. Fields of a later version are ignored.
-type stored struct {
-	RunID           ID     `json:"run_id"`
-	OccurredAt      string `json:"occurred_at"`
-	AgentID         string `json:"agent_id"`
-	Snapshot        string `json:"agent_snapshot_checksum"`
-	PayloadChecksum string `json:"payload_checksum"`
-	SchemaVersion   int    `json:"schema_version"`
-	TraceID         string `json:"trace_id"`
-	SpanID          string `json:"span_id"`
-	ChainChecksum   string `json:"chain_checksum"`
-	Source          *struct {
-		Producer string  `json:"producer"`
-		Seq      uint64  `json:"seq"`
-		Cursor   *string `json:"cursor"`
-	} `json:"source"`
-	Nonce           string `json:"nonce"`
-	RequestChecksum string `json:"request_checksum"`
-	Owner           string `json:"owner"`
-	Epoch           uint64 `json:"epoch"`
-	ThreadID        string `json:"$correlationId"`
+// orNull is a string that is null where it is empty.
+func (c *codec) orNull(k string, v *string) {
+	if c.out != nil && *v == "" {
+		c.out.raw(k, []byte("null"))
+		return
+	}
+	c.str(k, v)
 }
 
-// Stored is one event as the store returns it.
-type Stored struct {
-	Seq      Seq
-	Type     string
-	Data     []byte // kept, not copied
-	Metadata []byte
-	Created  time.Time
+func (c *codec) num(k string, v *uint64) {
+	if c.out != nil {
+		c.out.num(k, *v)
+		return
+	}
+	if raw, ok := c.has(k); ok {
+		n, err := strconv.ParseUint(string(raw), 10, 64)
+		if err != nil {
+			c.fail(k, "a whole number")
+		}
+		*v = n
+	}
 }
 
-// Decode lifts a stored event of run id into its envelope. It fails where the
-// metadata is not an envelope, or belongs to another run: somebody else wrote
-// into the stream. The payload's checksum is not verified here (see Verify).
-func Decode(id ID, s Stored) (Event, error) {
-	var m stored
-	if err := json.Unmarshal(s.Metadata, &m); err != nil {
-		return Event{}, fmt.Errorf("metadata is not an envelope: %w", err)
+// count is a number that is left out where it is 0.
+func (c *codec) count(k string, v *uint64) {
+	if c.out == nil || *v != 0 {
+		c.num(k, v)
 	}
-	if m.RunID != id {
-		return Event{}, fmt.Errorf("metadata names run %q", m.RunID)
+}
+
+func (c *codec) flag(k string, v *bool) {
+	if c.out != nil {
+		c.out.raw(k, strconv.AppendBool(nil, *v))
+		return
 	}
-	occurred, err := time.Parse(time.RFC3339Nano, m.OccurredAt)
-	if err != nil {
-		return Event{}, fmt.Errorf("occurred_at: %w", err)
+	if raw, ok := c.has(k); ok {
+		if *v = string(raw) == "true"; !*v && string(raw) != "false" {
+			c.fail(k, "true or false")
+		}
 	}
-	e := Event{
-		RunID: id, Seq: s.Seq, Type: s.Type,
-		OccurredAt: occurred.UTC(), RecordedAt: s.Created.UTC(),
-		AgentID: m.AgentID, Snapshot: m.Snapshot, ThreadID: m.ThreadID,
-		Payload: s.Data, PayloadChecksum: m.PayloadChecksum, SchemaVersion: m.SchemaVersion,
-		TraceID: m.TraceID, SpanID: m.SpanID, ChainChecksum: m.ChainChecksum,
-		Nonce: m.Nonce, RequestChecksum: m.RequestChecksum, Owner: m.Owner, Epoch: m.Epoch,
+}
+
+// onlyTrue is a flag that is left out where it is false.
+func (c *codec) onlyTrue(k string, v *bool) {
+	if c.out == nil || *v {
+		c.flag(k, v)
 	}
-	if m.Source != nil {
-		e.Source = &Source{Producer: m.Source.Producer, Seq: m.Source.Seq, Cursor: m.Source.Cursor}
+}
+
+// raw is a value that is kept as it was given, null where there is none.
+func (c *codec) raw(k string, v *json.RawMessage) {
+	if c.out == nil {
+		for i := range c.in {
+			if c.in[i].Key == k {
+				*v = c.in[i].Value
+			}
+		}
+		return
 	}
-	return e, nil
+	if *v == nil {
+		c.out.raw(k, []byte("null"))
+		return
+	}
+	c.out.raw(k, *v)
+}
+
+// givenRaw is such a value that is left out where there is none.
+func (c *codec) givenRaw(k string, v *json.RawMessage) {
+	if c.out == nil || *v != nil {
+		c.raw(k, v)
+	}
+}
+
+// time is written with six digits. Read, the zero value stands where it is not given.
+func (c *codec) time(k string, v *time.Time) {
+	if c.out != nil {
+		c.out.str(k, v.UTC().Format(TimeFormat))
+		return
+	}
+	var text string
+	c.readString(k, &text)
+	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		*v = t.UTC()
+	} else {
+		c.fail(k, "a time")
+	}
+}
+
+// object is a nested object; present says whether it is to be written, or was
+// there to be read.
+func (c *codec) object(k string, present bool, fields func(*codec)) bool {
+	if c.out != nil {
+		if present {
+			inner := codec{out: newObject(128)}
+			fields(&inner)
+			c.out.raw(k, inner.out.close())
+		}
+		return present
+	}
+	raw, ok := c.has(k)
+	if !ok {
+		return false
+	}
+	if raw[0] != '{' {
+		c.fail(k, "an object")
+		return false
+	}
+	inner := codec{in: members(raw)}
+	fields(&inner)
+	if inner.err != nil && c.err == nil {
+		c.err = fmt.Errorf("%s: %w", k, inner.err)
+	}
+	return true
+}
+
+// labels is an object of strings, left out where it is empty.
+func (c *codec) labels(k string, v *map[string]string) {
+	c.object(k, len(*v) > 0, func(c *codec) {
+		if c.out != nil {
+			for _, key := range slices.Sorted(maps.Keys(*v)) {
+				c.out.foreign(Member{key, appendString(nil, (*v)[key])})
+			}
+			return
+		}
+		*v = make(map[string]string, len(c.in))
+		for _, m := range c.in {
+			var value string
+			c.readString(m.Key, &value)
+			(*v)[m.Key] = value
+		}
+	})
+}
+
+// texts is a list of strings, left out where it is empty.
+func (c *codec) texts(k string, v *[]string) {
+	if c.out != nil {
+		if len(*v) == 0 {
+			return
+		}
+		list := []byte{'['}
+		for i, text := range *v {
+			if i > 0 {
+				list = append(list, ',')
+			}
+			list = appendString(list, text)
+		}
+		c.out.raw(k, append(list, ']'))
+		return
+	}
+	if raw, ok := c.has(k); ok && json.Unmarshal(raw, v) != nil {
+		c.fail(k, "a list of strings")
+	}
+}
+
+// rest is every member whose name is none of ours, in its order.
+func (c *codec) rest(ours []string, v *[]Member) {
+	if c.out != nil {
+		for _, m := range *v {
+			c.out.foreign(m)
+		}
+		return
+	}
+	for _, m := range c.in {
+		if !slices.Contains(ours, m.Key) {
+			*v = append(*v, m)
+		}
+	}
+}
+
+// errNoObject: what should be an object is none.
+var errNoObject = errors.New("it is not a JSON object")
+
+// read begins to read an object.
+func read(object []byte) (*codec, error) {
+	if !json.Valid(object) {
+		return nil, errNoObject
+	}
+	s := scanner{b: object}
+	if s.space(); object[s.i] != '{' {
+		return nil, errNoObject
+	}
+	return &codec{in: members(object)}, nil
 }

@@ -1,16 +1,23 @@
 package run
 
 import (
+	"encoding/json"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 )
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends text as a JSON string, escaped as RFC 8785 says: the
-// short escapes, \u00xx for the other controls, everything else as UTF-8.
-// Bytes that are not UTF-8 become U+FFFD, one for each.
-func appendString(b []byte, text string) []byte {
+// appendString appends text as a JSON string, escaped as protocol section 2
+// says: as RFC 8785 has it, and besides the three characters at which readers
+// break lines. Bytes that are not UTF-8 become U+FFFD, one for each.
+func appendString(b []byte, text string) []byte { return appendQuoted(b, text, true) }
+
+// appendCanonical appends text as RFC 8785 has it.
+func appendCanonical(b []byte, text string) []byte { return appendQuoted(b, text, false) }
+
+func appendQuoted(b []byte, text string, lines bool) []byte {
 	b = append(b, '"')
 	start := 0
 	for i := 0; i < len(text); {
@@ -21,9 +28,13 @@ func appendString(b []byte, text string) []byte {
 		}
 		if c >= utf8.RuneSelf {
 			r, size := utf8.DecodeRuneInString(text[i:])
-			if r == utf8.RuneError && size == 1 {
+			switch {
+			case r == utf8.RuneError && size == 1:
 				b = append(append(b, text[start:i]...), "\uFFFD"...)
 				start = i + 1
+			case lines && (r == '\u0085' || r == '\u2028' || r == '\u2029'):
+				b = append(append(b, text[start:i]...), '\\', 'u', hexDigits[r>>12], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
+				start = i + size
 			}
 			i += size
 			continue
@@ -51,12 +62,107 @@ func appendString(b []byte, text string) []byte {
 	return append(append(b, text[start:]...), '"')
 }
 
-// object writes one compact JSON object, member by member, in the order of the
-// calls. Keys are ours and need no escaping.
+// Member is one member of a JSON object, its value as it stands there.
+type Member struct {
+	Key   string
+	Value json.RawMessage
+}
+
+// members returns a valid object's members in their order; of a key that stands
+// twice the last value counts, in the place of the first.
+func members(object []byte) (all []Member) {
+	s := scanner{b: object}
+	s.space()
+	s.i++ // {
+	var places map[string]int
+	for {
+		s.space()
+		if s.i >= len(s.b) || s.b[s.i] == '}' {
+			return all
+		}
+		if s.b[s.i] == ',' {
+			s.i++
+			continue
+		}
+		key := s.value()
+		s.space()
+		s.i++ // :
+		s.space()
+		m := Member{unquote(key), s.value()}
+		if len(all) > 8 && places == nil { // few are found faster without
+			places = make(map[string]int)
+			for i := range all {
+				places[all[i].Key] = i
+			}
+		}
+		at, twice := places[m.Key]
+		if places == nil {
+			at = slices.IndexFunc(all, func(o Member) bool { return o.Key == m.Key })
+			twice = at >= 0
+		}
+		if twice {
+			all[at].Value = m.Value
+			continue
+		}
+		if places != nil {
+			places[m.Key] = len(all)
+		}
+		all = append(all, m)
+	}
+}
+
+// scanner goes through valid JSON.
+type scanner struct {
+	b []byte
+	i int
+}
+
+func (s *scanner) space() {
+	for s.i < len(s.b) && (s.b[s.i] == ' ' || s.b[s.i] == '\t' || s.b[s.i] == '\n' || s.b[s.i] == '\r') {
+		s.i++
+	}
+}
+
+// value passes over one value and returns it.
+func (s *scanner) value() []byte {
+	start, depth := s.i, 0
+	for ; s.i < len(s.b); s.i++ {
+		switch s.b[s.i] {
+		case '"':
+			for s.i++; s.i < len(s.b) && s.b[s.i] != '"'; s.i++ {
+				if s.b[s.i] == '\\' {
+					s.i++
+				}
+			}
+			if depth == 0 {
+				s.i++
+				return s.b[start:min(s.i, len(s.b))]
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth == 0 { // the end of what holds a bare literal
+				return s.b[start:s.i]
+			}
+			if depth--; depth == 0 {
+				s.i++
+				return s.b[start:s.i]
+			}
+		case ',', ' ', '\t', '\n', '\r', ':':
+			if depth == 0 {
+				return s.b[start:s.i]
+			}
+		}
+	}
+	return s.b[start:]
+}
+
+// object writes one compact JSON object, member by member.
 type object struct{ b []byte }
 
 func newObject(size int) *object { return &object{append(make([]byte, 0, size), '{')} }
 
+// key begins a member of ours, whose name needs no escaping.
 func (o *object) key(k string) {
 	if len(o.b) > 1 {
 		o.b = append(o.b, ',')
@@ -70,20 +176,8 @@ func (o *object) str(k, v string) *object {
 	return o
 }
 
-// given writes a member only where there is something to say.
-func (o *object) given(k, v string) *object {
-	if v != "" {
-		o.str(k, v)
-	}
-	return o
-}
-
-// raw writes a value that is compact JSON already; nil is null.
 func (o *object) raw(k string, v []byte) *object {
 	o.key(k)
-	if v == nil {
-		v = []byte("null")
-	}
 	o.b = append(o.b, v...)
 	return o
 }
@@ -94,26 +188,12 @@ func (o *object) num(k string, v uint64) *object {
 	return o
 }
 
-func (o *object) flag(k string, v bool) *object {
-	o.key(k)
-	o.b = strconv.AppendBool(o.b, v)
-	return o
-}
-
-func (o *object) onlyTrue(k string, v bool) *object {
-	if v {
-		o.flag(k, v)
-	}
-	return o
-}
-
 // foreign writes a member whose key is not ours.
-func (o *object) foreign(k string, v []byte) *object {
+func (o *object) foreign(m Member) {
 	if len(o.b) > 1 {
 		o.b = append(o.b, ',')
 	}
-	o.b = append(append(appendString(o.b, k), ':'), v...)
-	return o
+	o.b = append(append(appendString(o.b, m.Key), ':'), m.Value...)
 }
 
 func (o *object) close() []byte { return append(o.b, '}') }

@@ -25,12 +25,13 @@ type Evidence struct {
 	LastSeq  Seq           // the run's end when it was declared lost
 }
 
-func (e *Evidence) encode() []byte {
-	o := newObject(128)
-	o.key("owner")
-	o.b = appendOptional(o.b, absent(e.Owner))
-	o.str("observer", e.Observer).num("silence_ms", uint64(e.Silence.Milliseconds()))
-	return o.num("last_seq", uint64(e.LastSeq)).close()
+func (e *Evidence) fields(c *codec) {
+	silence, last := uint64(e.Silence.Milliseconds()), uint64(e.LastSeq)
+	c.orNull("owner", &e.Owner)
+	c.str("observer", &e.Observer)
+	c.num("silence_ms", &silence)
+	c.num("last_seq", &last)
+	e.Silence, e.LastSeq = time.Duration(silence)*time.Millisecond, Seq(last)
 }
 
 // OwnedError refuses AgentEvents that are pushed into a run whose runtime an
@@ -74,7 +75,7 @@ func (s *State) Lose(e Evidence, now time.Time) (Decision, error) {
 	}
 	d := draft{state: s, message: s.message, at: now.UTC().Truncate(time.Microsecond)}
 	d.closeCalls()
-	d.add(RunFailed, Payload{Evidence: &e, Error: &Failure{
+	d.add(&RunFailed{Evidence: &e, Failure: Failure{
 		Code: RuntimeLost, Retryable: true,
 		Message: fmt.Sprintf("%s gave no sign of life for %s", who, e.Silence.Round(time.Millisecond)),
 	}})
@@ -88,6 +89,6 @@ func (s *State) Resume(owner string, e Evidence, now time.Time) (Decision, error
 		return Decision{}, &EndedError{s.RunID, s.Status()}
 	}
 	d := draft{state: s, message: s.message, at: now.UTC().Truncate(time.Microsecond)}
-	d.add(RunResumed, Payload{Owner: owner, PreviousOwner: s.Owner, Epoch: s.Epoch + 1, Evidence: &e})
+	d.add(&RunResumed{Owner: owner, PreviousOwner: s.Owner, Epoch: s.Epoch + 1, Evidence: &e})
 	return d.out, nil
 }

@@ -138,7 +138,7 @@ func TestLongValues(t *testing.T) {
 		{Type: agent.ToolResult, ToolCallID: "c", ToolName: "t", ToolResult: []byte(`"wh"`), Full: whole},
 		{Type: agent.Done, Answer: "wh", Full: whole},
 	} {
-		s.by(s.state.Decide(&e, "", noon, limit))
+		s.by(s.state.Decide(&e, run.Origin{}, noon, limit))
 	}
 	kept := func(id, name, message string) string {
 		return `artifact.created {"artifact_id":"` + id + `",` + message + `"name":"` + name + `","media_type":"text/plain","size":5,"checksum":` + sum("whole") +

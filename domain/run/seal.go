@@ -8,15 +8,15 @@ func (s *State) Seal(candidates []Candidate, nonce string) []Event {
 	for i := range candidates {
 		c, e := &candidates[i], &events[i]
 		*e = Event{
-			RunID: s.RunID, Seq: s.LastSeq + 1, Type: c.Type, OccurredAt: c.OccurredAt,
+			RunID: s.RunID, Seq: s.LastSeq + 1, Type: c.Payload.EventType(), OccurredAt: c.OccurredAt,
 			AgentID: s.AgentID, Snapshot: s.Snapshot, ThreadID: s.ThreadID,
 			Payload: c.encoded(), SchemaVersion: SchemaVersion,
-			TraceID: c.TraceID, SpanID: c.SpanID, Source: c.Source, Owner: s.Owner, Epoch: s.Epoch,
+			TraceID: c.TraceID, SpanID: c.SpanID, Source: c.Source, RequestID: c.RequestID, Owner: s.Owner, Epoch: s.Epoch,
 		}
 		if i == 0 {
-			e.Nonce = nonce
+			e.Nonce, e.Claims, s.claims = nonce, s.claims, nil
 		}
-		if c.Type == RunStarted {
+		if e.Type == TypeRunStarted {
 			e.RequestChecksum = s.RequestChecksum
 		}
 		e.PayloadChecksum = Checksum(e.Payload)
@@ -24,11 +24,4 @@ func (s *State) Seal(candidates []Candidate, nonce string) []Event {
 		s.LastSeq, s.chain = e.Seq, e.ChainChecksum
 	}
 	return events
-}
-
-// Verify recomputes an event's checksums from what is stored, given its
-// predecessor's chain checksum ("" before the first), and reports whether the
-// event is what was sealed.
-func Verify(e *Event, previous string) bool {
-	return e.PayloadChecksum == Checksum(e.Payload) && e.ChainChecksum == e.chain(previous)
 }

@@ -118,11 +118,12 @@ func (s *Supervisor) Answer(ctx context.Context, id run.ID, a agent.Answer) (rec
 		return summary, err
 	}
 	err = s.config.Follower.Follow(ctx, id, summary.LastSeq, func(e run.Event) error {
-		if run.Terminal(e.Type) || e.Type == run.ToolCallCompleted {
-			var p run.Payload
-			if json.Unmarshal(e.Payload, &p) != nil || p.ToolCallID == a.ToolCallID || run.Terminal(e.Type) {
-				return errOver
-			}
+		if run.Terminal(e.Type) {
+			return errOver
+		}
+		p, err := run.DecodePayload(e.Type, e.Payload)
+		if done, ok := p.(*run.ToolCallCompleted); err != nil || ok && done.ToolCallID == a.ToolCallID {
+			return errOver
 		}
 		return nil
 	})

@@ -188,7 +188,7 @@ func (w *world) story(id run.ID) string {
 	var types []string
 	for _, e := range w.mem.Events(id) {
 		types = append(types, e.Type)
-		if run.Terminal(e.Type) && e.Type != run.RunCompleted {
+		if run.Terminal(e.Type) && e.Type != run.TypeRunCompleted {
 			types = append(types, string(e.Payload))
 		}
 	}

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -96,21 +95,22 @@ func (s *Supervisor) recall(hard context.Context, r *owned) error {
 		for i := range page {
 			e := &page[i]
 			after = e.Seq
-			var p run.Payload
-			switch e.Type {
-			case run.RunStarted, run.ToolCallStarted, run.ToolCallCompleted:
-				if err := json.Unmarshal(e.Payload, &p); err != nil {
-					return &ledger.CorruptError{Run: r.id, Seq: e.Seq, Err: err}
-				}
+			payload, err := run.DecodePayload(e.Type, e.Payload)
+			if err != nil {
+				return &ledger.CorruptError{Run: r.id, Seq: e.Seq, Err: err}
 			}
-			switch {
-			case e.Type == run.RunStarted:
+			switch p := payload.(type) {
+			case *run.RunStarted:
 				r.input = p.Input
-			case e.Type == run.ToolCallStarted && p.External:
-				external[p.ToolCallID] = true
-				r.open[p.ToolCallID] = true
-			case e.Type == run.ToolCallCompleted && external[p.ToolCallID]:
-				r.deliver(agent.Answer{ToolCallID: p.ToolCallID, Result: p.Result, IsError: p.IsError})
+			case *run.ToolCallStarted:
+				if p.External {
+					external[p.ToolCallID] = true
+					r.open[p.ToolCallID] = true
+				}
+			case *run.ToolCallCompleted:
+				if external[p.ToolCallID] {
+					r.deliver(agent.Answer{ToolCallID: p.ToolCallID, Result: p.Result, IsError: p.IsError})
+				}
 			}
 		}
 	}

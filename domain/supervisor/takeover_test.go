@@ -91,7 +91,7 @@ func TestARuntimeThatOutlivesItsOwnerGoesOn(t *testing.T) {
 			} else if e.Owner != owner || e.Epoch != epoch {
 				t.Errorf("event %d is of %s, epoch %d", e.Seq, e.Owner, e.Epoch)
 			}
-			if e.Type == run.RunResumed && !strings.HasPrefix(string(e.Payload), `{"owner":"b","previous_owner":"a","epoch":2,"evidence":{"owner":"a","observer":"b","silence_ms":60000,"last_seq":6}}`) {
+			if e.Type == run.TypeRunResumed && !strings.HasPrefix(string(e.Payload), `{"owner":"b","previous_owner":"a","epoch":2,"evidence":{"owner":"a","observer":"b","silence_ms":60000,"last_seq":6}}`) {
 				t.Errorf("%s", e.Payload)
 			}
 		}

@@ -149,7 +149,7 @@ func TestAViewerThatFellOutOfTheRingReadsTheStore(t *testing.T) {
 	defer quick.Close()
 	s.sees(quick, 1, 1)
 	for range 30 {
-		s.commit(strings.Repeat("x", 20_000), "y", "z") // far beyond the ring
+		s.commit(strings.Repeat("x", 15_000), "y", "z") // far beyond the ring
 	}
 	s.sees(quick, 2, s.script.Last())
 	s.sees(slow, 1, s.script.Last())
@@ -292,7 +292,7 @@ func TestAnyInterleaving(t *testing.T) {
 		})
 	}
 	for i := range appends {
-		s.commit(strings.Repeat("x", rand.IntN(30_000)), "y", "z")
+		s.commit(strings.Repeat("x", rand.IntN(15_000)), "y", "z")
 		if i%10 == 0 {
 			after := s.script.Last()
 			v := s.view(after)

@@ -20,17 +20,17 @@ var update = flag.Bool("update", false, "write the golden files anew; do it only
 func samples() []run.Event {
 	cursor := "1700000000000-4"
 	payloads := []struct{ eventType, payload string }{
-		{run.RunStarted, `{"started_at":"2026-09-07T10:30:00.000000Z","agent_id":"freight_agent","runtime":"push","input":{"q":"<b>a & b</b>","id":9007199254740993},"thread_id":"thread_7"}`},
-		{run.RunResumed, `{"owner":"b","previous_owner":"a","epoch":2,"evidence":"lease expired"}`},
-		{run.MessageStarted, `{"message_id":"message_1","role":"assistant"}`},
-		{run.MessageDelta, "{\"message_id\":\"message_1\",\"content_index\":0,\"delta\":\"line\\nnext \u2028 \\u2029 \\/ é 𝄞\"}"},
-		{run.ToolCallStarted, `{"tool_call_id":"call_0","tool_name":"quote","arguments":{"weight":1.0e5,"big":12345678901234567890}}`},
-		{run.ToolCallCompleted, `{"tool_call_id":"call_0","tool_name":"quote","result":"","result_checksum":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","is_error":false}`},
-		{run.ArtifactCreated, `{"artifact_id":"artifact_1","name":"offer.pdf","media_type":"application/pdf","size":0,"checksum":"sha256:00","url":"https://example.org/?a=1&b=2"}`},
-		{run.MessageCompleted, `{"message_id":"message_1","content":"","content_checksum":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}`},
-		{run.RunCompleted, `{"message_id":"message_1"}`},
-		{run.RunFailed, `{"error":{"code":"runtime_lost","message":"no heartbeat","retryable":true}}`},
-		{run.RunCancelled, `{"external_stop_confirmed":true,"proof":"exit","reason":"user"}`},
+		{run.TypeRunStarted, `{"started_at":"2026-09-07T10:30:00.000000Z","agent_id":"freight_agent","runtime":"push","input":{"q":"<b>a & b</b>","id":9007199254740993},"thread_id":"thread_7"}`},
+		{run.TypeRunResumed, `{"owner":"b","previous_owner":"a","epoch":2,"evidence":"lease expired"}`},
+		{run.TypeMessageStarted, `{"message_id":"message_1","role":"assistant"}`},
+		{run.TypeMessageDelta, "{\"message_id\":\"message_1\",\"content_index\":0,\"delta\":\"line\\nnext \u2028 \\u2029 \\/ é 𝄞\"}"},
+		{run.TypeToolCallStarted, `{"tool_call_id":"call_0","tool_name":"quote","arguments":{"weight":1.0e5,"big":12345678901234567890}}`},
+		{run.TypeToolCallCompleted, `{"tool_call_id":"call_0","tool_name":"quote","result":"","result_checksum":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","is_error":false}`},
+		{run.TypeArtifactCreated, `{"artifact_id":"artifact_1","name":"offer.pdf","media_type":"application/pdf","size":0,"checksum":"sha256:00","url":"https://example.org/?a=1&b=2"}`},
+		{run.TypeMessageCompleted, `{"message_id":"message_1","content":"","content_checksum":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}`},
+		{run.TypeRunCompleted, `{"message_id":"message_1"}`},
+		{run.TypeRunFailed, `{"error":{"code":"runtime_lost","message":"no heartbeat","retryable":true}}`},
+		{run.TypeRunCancelled, `{"external_stop_confirmed":true,"proof":"exit","reason":"user"}`},
 		{"later.event", `{"unknown":[null,-0,1E400]}`},
 	}
 	events := make([]run.Event, len(payloads))

@@ -109,7 +109,7 @@ func (s *Server) putArtifact(c echo.Context) error {
 	}
 	recorder, release := s.config.Runs.Use(id)
 	defer release()
-	p := recorder.Push("")
+	p := recorder.Push(run.Origin{})
 	bound, stop := context.WithTimeout(context.WithoutCancel(c.Request().Context()), s.config.Patience)
 	defer stop()
 	if err := p.Send(bound, 0, agent.Event{Type: agent.Artifact, Artifact: description, Stored: true}); err != nil {

@@ -53,7 +53,7 @@ func (s *Server) push(c echo.Context) error {
 	}
 	recorder, release := s.config.Runs.Use(id)
 	defer release()
-	p := recorder.Push(producer)
+	p := recorder.Push(run.Origin{Producer: producer})
 
 	var failure error
 	if media == echo.MIMEApplicationJSON {

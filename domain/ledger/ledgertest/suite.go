@@ -53,7 +53,7 @@ func (s *Script) Done() []run.Event {
 }
 
 func (s *Script) take(e agent.Event) []run.Candidate {
-	d, err := s.state.Decide(&e, "", time.Unix(2, 0), 16<<20)
+	d, err := s.state.Decide(&e, run.Origin{}, time.Unix(2, 0), 16<<20)
 	if err != nil {
 		panic(err)
 	}
