@@ -77,7 +77,7 @@ func tale(t testing.TB, url, id string) string {
 		case *runs.MessageCompleted:
 			fmt.Fprintf(&b, "\n%s %s", e.EventType, p.Content)
 		default:
-			fmt.Fprintf(&b, "\n%s", e.EventType)
+			fmt.Fprintf(&b, "\n%s ", e.EventType)
 		}
 		delta = e.EventType == runs.TypeMessageDelta
 	}
