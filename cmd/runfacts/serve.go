@@ -192,7 +192,7 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 		MaxRuns: c.MaxRuns, MaxQueue: c.MaxQueue, QueueTime: c.QueueTime,
 	})
 	m.Own(owner.Counts, leases.Holds)
-	tails := tail.New(store, api.Frame)
+	tails := tail.New(store, api.AppendFrame)
 	watch := &watch{store: store, metrics: m, log: log}
 	server := api.New(api.Config{
 		Runs: work, Supervisor: owner, Blobs: blobs, Inline: inline, MaxArtifact: c.MaxArtifact, Reader: store, Tails: tails, Metrics: m, Log: log, NewID: func() runs.ID { return runs.ID(newName("run_")) },

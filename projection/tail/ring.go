@@ -1,6 +1,7 @@
 package tail
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/runfacts/runfacts/domain/run"
@@ -11,66 +12,108 @@ import (
 // that is further behind costs the store a read, and nobody else anything.
 const (
 	maxFrames = 512
-	maxBytes  = 256 << 10 // of payload
+	maxBytes  = 512 << 10 // of payloads and frames
 )
 
-// ring holds the newest events of a run, contiguous, encoded at most once for
-// each view. The zero value is empty.
+// maxRings bounds the rings of all runs together, in bytes. Beyond it the runs
+// that were quiet longest keep only their newest event.
+const maxRings = 64 << 20
+
+// ring holds the newest events of a run, contiguous, with their frames in each
+// view in use. Its tail's lock guards it. The zero value is empty.
 type ring struct {
-	frames []frame
+	frames []framed
 	bytes  int
+	total  *atomic.Int64 // of all rings
 }
 
-type frame struct {
+// framed is an event with what each view makes of it: nil where nobody has asked.
+type framed struct {
 	event   run.Event
-	encoded [views][]byte
+	follows string // the chain checksum of the event before it
+	inView  map[*view.View][]byte
+	bytes   int
 }
 
-const views = int(view.Full) + 1
-
-func (r *ring) push(e run.Event) {
-	r.frames = append(r.frames, frame{event: e})
-	r.bytes += len(e.Payload)
+func (r *ring) push(f framed) {
+	r.frames = append(r.frames, f)
+	r.count(f.bytes)
 	for len(r.frames) > 1 && (len(r.frames) > maxFrames || r.bytes > maxBytes) {
-		r.bytes -= len(r.frames[0].event.Payload)
-		r.frames[0] = frame{}
-		r.frames = r.frames[1:]
+		r.drop()
 	}
 }
 
-// after returns the frames behind seq in a view. ok is false where the ring
-// does not reach back that far.
-func (r *ring) after(seq run.Seq, v view.View, encode Encode) (b Batch, ok bool, err error) {
+func (r *ring) count(bytes int) {
+	r.bytes += bytes
+	r.total.Add(int64(bytes))
+}
+
+func (r *ring) drop() {
+	r.count(-r.frames[0].bytes)
+	r.frames[0] = framed{}
+	r.frames = r.frames[1:]
+}
+
+// shrink drops all but the newest event.
+func (r *ring) shrink() {
+	for len(r.frames) > 1 {
+		r.drop()
+	}
+}
+
+// clear drops everything.
+func (r *ring) clear() {
+	r.count(-r.bytes)
+	r.frames = nil
+}
+
+// behind returns the events behind seq; ok is false where the ring does not have
+// them all.
+func (r *ring) behind(seq run.Seq) (events []framed, ok bool) {
 	if len(r.frames) == 0 || seq+1 < r.frames[0].event.Seq {
-		return Batch{}, false, nil
+		return nil, false
 	}
-	first := int(seq + 1 - r.frames[0].event.Seq)
-	if first >= len(r.frames) {
-		return Batch{}, true, nil
-	}
-	b.Live = true
-	for i := first; i < len(r.frames); i++ {
-		f := &r.frames[i]
-		if f.encoded[v] == nil {
-			if f.encoded[v], err = encode(v, &f.event); err != nil {
-				return Batch{}, true, err
-			}
-		}
-		b.Frames = append(b.Frames, f.encoded[v])
-	}
-	last := &r.frames[len(r.frames)-1].event
-	b.Last, b.Recorded, b.Terminal = last.Seq, last.RecordedAt, run.Terminal(last.Type)
-	return b, true, nil
+	return r.frames[min(int(seq+1-r.frames[0].event.Seq), len(r.frames)):], true
 }
 
-// Batch is what a viewer gets at a time: whole frames, in order.
+// in returns the frame of an event in a view, made by project if nobody has asked
+// before.
+func (r *ring) in(v *view.View, f *framed, project func(*run.Event) ([]byte, error)) ([]byte, error) {
+	if encoded, made := f.inView[v]; made {
+		return encoded, nil
+	}
+	encoded, err := project(&f.event)
+	if err != nil {
+		return nil, err
+	}
+	if f.inView == nil {
+		f.inView = make(map[*view.View][]byte)
+	}
+	f.inView[v] = encoded
+	f.bytes += len(encoded)
+	r.count(len(encoded))
+	return encoded, nil
+}
+
+// Batch is what a viewer gets at a time: whole frames, in order. An event that is
+// nothing in a view has an empty one.
 type Batch struct {
 	Frames   [][]byte
-	Last     run.Seq   // of the last frame
+	Last     run.Seq   // of the last event
 	Recorded time.Time // when the store committed that
 	Live     bool      // from the ring: the viewer keeps up
-	Terminal bool      // the last frame ends the run
+	Terminal bool      // the last event ends the run
 }
 
-// Encode turns an event into a frame.
-type Encode func(v view.View, e *run.Event) ([]byte, error)
+// Encode appends a frame as it is sent.
+type Encode func(b []byte, f view.Frame) ([]byte, error)
+
+// all appends frames one after the other.
+func (encode Encode) all(frames []view.Frame) (b []byte, err error) {
+	for _, f := range frames {
+		if b, err = encode(b, f); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}

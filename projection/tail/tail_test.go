@@ -36,11 +36,11 @@ type stage struct {
 func open(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{t: t, mem: ledgertest.NewMemory(t)}
-	s.tails = tail.New(s.mem, func(v view.View, e *run.Event) ([]byte, error) {
+	s.tails = tail.New(s.mem, func(b []byte, f view.Frame) ([]byte, error) {
 		s.mu.Lock()
 		s.encoded++
 		s.mu.Unlock()
-		return fmt.Appendf(nil, "%d,", e.Seq), nil
+		return fmt.Appendf(b, "%d,", f.ID), nil
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -72,7 +72,7 @@ func (s *stage) view(after run.Seq) *tail.Viewer {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	viewer, err := s.tails.Open(s.script.ID, after, view.Client, &last)
+	viewer, err := s.tails.Open(after, view.Client, &last)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestTheHandOverHasNoHole(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.commit("between")
-	v, err := s.tails.Open(s.script.ID, 0, view.Client, &last)
+	v, err := s.tails.Open(0, view.Client, &last)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,11 @@
 package tail
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
@@ -27,15 +29,18 @@ type Tails struct {
 	started chan *tail
 	stopped chan struct{} // closed when Run begins to end
 
-	mu    sync.Mutex
-	byRun map[run.ID]*tail
+	bytes atomic.Int64 // in all rings
+
+	mu     sync.Mutex
+	byRun  map[run.ID]*tail
+	recent *list.List // of *tail, the one that was quiet longest first
 }
 
 // New returns Tails that follow source and keep frames as encode makes them.
 func New(source Source, encode Encode) *Tails {
 	return &Tails{
 		source: source, encode: encode, started: make(chan *tail),
-		stopped: make(chan struct{}), byRun: make(map[run.ID]*tail),
+		stopped: make(chan struct{}), byRun: make(map[run.ID]*tail), recent: list.New(),
 	}
 }
 
@@ -58,16 +63,17 @@ func (t *Tails) Run(ctx context.Context) error {
 // Open returns a viewer of what comes behind seq after. last is the run's
 // newest event as the leader has it, read just now. The viewer must be closed.
 // Error: ErrStopped.
-func (t *Tails) Open(id run.ID, after run.Seq, v view.View, last *run.Event) (*Viewer, error) {
-	viewer := &Viewer{tails: t, id: id, at: after, view: v, end: last.Seq}
+func (t *Tails) Open(after run.Seq, v *view.View, last *run.Event) (*Viewer, error) {
+	viewer := &Viewer{tails: t, id: last.RunID, at: after, view: v, projector: v.New(), end: last.Seq}
 	if run.Terminal(last.Type) {
 		return viewer, nil // nothing more comes: the store is all there is
 	}
 	t.mu.Lock()
-	one, fresh := t.byRun[id], false
+	one, fresh := t.byRun[viewer.id], false
 	if one == nil || !one.join() {
-		one, fresh = newTail(t, id, last.Seq), true
-		t.byRun[id] = one
+		one, fresh = newTail(t, last), true
+		t.byRun[viewer.id] = one
+		one.rank = t.recent.PushBack(one)
 	}
 	t.mu.Unlock()
 	viewer.tail = one
@@ -75,6 +81,7 @@ func (t *Tails) Open(id run.ID, after run.Seq, v view.View, last *run.Event) (*V
 		select {
 		case t.started <- one:
 		case <-t.stopped:
+			viewer.Close()
 			return nil, ErrStopped
 		}
 	}
@@ -88,4 +95,30 @@ func (t *Tails) forget(one *tail) {
 	if t.byRun[one.id] == one {
 		delete(t.byRun, one.id)
 	}
+	if one.rank != nil {
+		t.recent.Remove(one.rank)
+		one.rank = nil
+	}
 }
+
+// spare keeps the rings within their bound, at the cost of the runs that were
+// quiet longest; active has just grown.
+func (t *Tails) spare(active *tail) {
+	if t.bytes.Load() < maxRings/2 {
+		return // who was quiet longest does not matter yet
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if active.rank != nil {
+		t.recent.MoveToBack(active.rank)
+	}
+	for place := t.recent.Front(); place != nil && t.bytes.Load() > maxRings; place = place.Next() {
+		one := place.Value.(*tail)
+		one.mu.Lock()
+		one.ring.shrink()
+		one.mu.Unlock()
+	}
+}
+
+// Held is what the rings of all runs take, in bytes.
+func (t *Tails) Held() int64 { return t.bytes.Load() }

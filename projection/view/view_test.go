@@ -53,10 +53,10 @@ func samples() []run.Event {
 // Both views of every event, byte for byte.
 func TestGolden(t *testing.T) {
 	for _, e := range samples() {
-		for _, v := range []view.View{view.Client, view.Full} {
-			t.Run(v.String()+"/"+e.Type, func(t *testing.T) {
+		for _, v := range []*view.View{view.Client, view.Full} {
+			t.Run(v.Name+"/"+e.Type, func(t *testing.T) {
 				got := append(v.Encode(&e), '\n')
-				file := filepath.Join("testdata", v.String(), e.Type+".json")
+				file := filepath.Join("testdata", v.Name, e.Type+".json")
 				if *update {
 					if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 						t.Fatal(err)
@@ -80,28 +80,28 @@ func TestGolden(t *testing.T) {
 // What payload_checksum is about can be cut out of either view.
 func TestPayloadIsUntouched(t *testing.T) {
 	for _, e := range samples() {
-		for _, v := range []view.View{view.Client, view.Full} {
+		for _, v := range []*view.View{view.Client, view.Full} {
 			var decoded struct {
 				Payload json.RawMessage `json:"payload"`
 			}
 			line := v.Encode(&e)
 			if err := json.Unmarshal(line, &decoded); err != nil {
-				t.Fatalf("%s of %s: %v", v, e.Type, err)
+				t.Fatalf("%s of %s: %v", v.Name, e.Type, err)
 			}
 			if run.Checksum(decoded.Payload) != e.PayloadChecksum {
-				t.Errorf("%s of %s: payload became %s", v, e.Type, decoded.Payload)
+				t.Errorf("%s of %s: payload became %s", v.Name, e.Type, decoded.Payload)
 			}
 			if bytes.ContainsAny(line, "\r\n") {
-				t.Errorf("%s of %s is more than one line", v, e.Type)
+				t.Errorf("%s of %s is more than one line", v.Name, e.Type)
 			}
 		}
 	}
 }
 
 func TestParse(t *testing.T) {
-	for _, v := range []view.View{view.Client, view.Full} {
-		if got, err := view.Parse(v.String()); got != v || err != nil {
-			t.Errorf("Parse(%q) = %v, %v", v, got, err)
+	for _, v := range []*view.View{view.Client, view.Full} {
+		if got, err := view.Parse(v.Name); got != v || err != nil {
+			t.Errorf("Parse(%q) = %v, %v", v.Name, got, err)
 		}
 	}
 	if got, err := view.Parse(""); got != view.Client || err != nil {

@@ -44,7 +44,7 @@ func open(t *testing.T) *house {
 	ids := 0
 	runs := record.NewRuns(record.Config{Ledger: h.mem, MaxAppend: 100_000, Now: time.Now, Watcher: nobody{}, Observer: counted{m},
 		Nonce: func() string { return strconv.FormatInt(time.Now().UnixNano(), 36) }})
-	tails := tail.New(h.mem, Frame)
+	tails := tail.New(h.mem, AppendFrame)
 	blobs, err := blobfolder.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

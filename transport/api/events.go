@@ -32,10 +32,9 @@ const (
 	maxPage      = 8 << 20 // bytes of payload in a JSON page
 )
 
-// Frame encodes an event for the viewers' rings: one frame, ready to be sent.
-func Frame(v view.View, e *run.Event) ([]byte, error) {
-	data := v.Encode(e)
-	return sse.AppendFrame(make([]byte, 0, len(data)+len(e.Type)+40), uint64(e.Seq), e.Type, data)
+// AppendFrame appends a frame as it is sent: what the viewers' rings hold.
+func AppendFrame(b []byte, f view.Frame) ([]byte, error) {
+	return sse.AppendFrame(b, uint64(f.ID), f.Event, f.Data)
 }
 
 // events is GET /api/agent-runs/{id}/events, as SSE or as pages.
@@ -70,7 +69,7 @@ func (s *Server) events(c echo.Context) error {
 	case run.Terminal(last.Type) && after == last.Seq:
 		return c.NoContent(http.StatusNoContent)
 	}
-	return s.stream(c, id, after, v, &last)
+	return s.stream(c, after, v, &last)
 }
 
 // cursor returns the larger of the two places where a client may say what it
@@ -160,7 +159,7 @@ func (s *Server) gone(c echo.Context, err error) {
 }
 
 // page answers with events as JSON.
-func (s *Server) page(c echo.Context, id run.ID, after run.Seq, v view.View, last *run.Event) error {
+func (s *Server) page(c echo.Context, id run.ID, after run.Seq, v *view.View, last *run.Event) error {
 	limit := defaultLimit
 	if text := c.QueryParam("limit"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -205,8 +204,8 @@ var already = func() <-chan struct{} {
 
 // stream sends frames until the run has ended, the client is gone or the
 // server stops.
-func (s *Server) stream(c echo.Context, id run.ID, after run.Seq, v view.View, last *run.Event) error {
-	viewer, err := s.config.Tails.Open(id, after, v, last)
+func (s *Server) stream(c echo.Context, after run.Seq, v *view.View, last *run.Event) error {
+	viewer, err := s.config.Tails.Open(after, v, last)
 	if errors.Is(err, tail.ErrStopped) {
 		return s.comeBack(c)
 	}
@@ -222,7 +221,7 @@ func (s *Server) stream(c echo.Context, id run.ID, after run.Seq, v view.View, l
 	}
 	s.streams.Add(1)
 	defer s.streams.Add(-1)
-	defer s.config.Metrics.Viewing(v.String())()
+	defer s.config.Metrics.Viewing(v.Name)()
 	out, err := sse.Open(c.Response())
 	if err == nil {
 		err = out.Write(sse.Retry(jitter(time.Second, 2*time.Second)))

@@ -119,6 +119,14 @@ func (m *Memory) Truncate(id run.ID, upTo run.Seq) {
 	m.wake()
 }
 
+// SetBack makes a run's stream what a backup has of it, and what came since.
+func (m *Memory) SetBack(id run.ID, events []run.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.runs[id] = events
+	m.wake()
+}
+
 // Silence makes a run's open subscriptions say nothing any more.
 func (m *Memory) Silence(id run.ID) {
 	m.mu.Lock()
