@@ -40,9 +40,10 @@ const (
 // said: a producer waits for models and tools, and knows nothing of heartbeats.
 const pushLeases = 4
 
-// bytesPerWatched bounds what an open run takes in a heartbeat, which names all
-// that an instance answers for, and some more, and must fit one append.
-const bytesPerWatched = 90
+// maxOpen is how many open runs one instance answers for, beside those that it
+// adopts from a dead one: some MB of memory, and as many bytes of heartbeats in each
+// seven leases.
+const maxOpen = 10_000
 
 type serveCmd struct {
 	dataFlags
@@ -183,7 +184,7 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 	}
 	leases := lease.New(lease.Config{
 		Side: store, Instance: instance, Lease: c.Lease, PushLease: pushLease,
-		Most: c.MaxAppend / bytesPerWatched, Now: time.Now, Observer: seen,
+		Most: maxOpen, MaxAppend: c.MaxAppend, Now: time.Now, Observer: seen,
 	})
 	work := record.NewRuns(record.Config{Ledger: store, MaxAppend: c.MaxAppend, Now: time.Now, Nonce: nonce, Watcher: leases, Observer: seen})
 	owner := supervisor.New(supervisor.Config{

@@ -40,6 +40,10 @@ type Store interface {
 	Release(ctx context.Context, id run.ID) error
 }
 
+// Text is the media type of a value that was a string: what is kept is its UTF-8,
+// not its JSON.
+const Text = "text/plain; charset=utf-8"
+
 // previewed is how much of an offloaded value stays in its event, in bytes.
 const previewed = 4 << 10
 
@@ -65,7 +69,7 @@ func Offload(ctx context.Context, s Store, id run.ID, limit int, e *agent.Event)
 		return offload(ctx, s, id, &e.ToolResult, &e.Full)
 	case e.Type == agent.Done && len(e.Answer) > limit:
 		text := e.Answer.String()
-		full, err := keep(ctx, s, id, []byte(text), "text/plain; charset=utf-8")
+		full, err := keep(ctx, s, id, []byte(text), Text)
 		e.Full, e.Answer = full, agent.Unicode(beginning(text))
 		return err
 	}
@@ -85,7 +89,7 @@ func OffloadAnswer(ctx context.Context, s Store, id run.ID, limit int, a *agent.
 func offload(ctx context.Context, s Store, id run.ID, value *json.RawMessage, full **agent.Full) (err error) {
 	content, media := []byte(*value), "application/json"
 	if content[0] == '"' {
-		content, media = []byte(agent.Unquote(*value).String()), "text/plain; charset=utf-8"
+		content, media = []byte(agent.Unquote(*value).String()), Text
 	}
 	if *full, err = keep(ctx, s, id, content, media); err != nil {
 		return err

@@ -42,30 +42,32 @@ type Verdict int
 
 // Verdicts.
 const (
-	Settled Verdict = iota // it ended, or another instance answers for it now
-	Alive                  // somebody writes it
+	Closed  Verdict = iota // it has ended, or another instance answers for it now
+	Moving                 // somebody writes it
 	Missing                // there is no such run (yet)
 )
 
-// Death is why a run is to be settled.
-type Death struct {
-	Owner   string        // the dead instance; "": the run is a pushed one
+// Expiry is why a run is to be adopted.
+type Expiry struct {
+	Holder  string        // the dead instance; "": the run is a pushed one
 	Silence time.Duration // as measured
 	LastSeq run.Seq       // of a pushed run: where it ended when last heard of; 0: not known
+	Look    bool          // of a pushed run: it is not to be ended yet, only looked at
 }
 
-// Heir settles the runs that the dead leave. Errors mean: try again.
-type Heir interface {
-	// Inherit closes the run or takes it over. With Alive it returns where the
-	// run ends.
-	Inherit(ctx context.Context, id run.ID, d Death) (v Verdict, last run.Seq, err error)
+// Adopter sees to the runs whose leases expired. Errors mean: try again.
+type Adopter interface {
+	// Adopt ends the run or takes it over. With Moving it returns where the run
+	// ends.
+	Adopt(ctx context.Context, id run.ID, e Expiry) (v Verdict, last run.Seq, err error)
 
-	// Absent tells that this instance was not heard for a lease: others may
-	// have settled its own runs. It must not block.
-	Absent()
+	// Lapsed tells that this instance was not heard for a lease: others may
+	// have adopted its own runs. It must not block.
+	Lapsed()
 }
 
-// Observer is told what happens, for logs and metrics. It must not block.
+// Observer is told what happens, for logs and metrics; it may do nothing. It must
+// not block.
 type Observer interface {
 	Beat(err error, took time.Duration) // a heartbeat was acknowledged, or not
 	Joined(instance string)
@@ -79,7 +81,8 @@ type Config struct {
 	Instance  string        // this process's name, new with each start
 	Lease     time.Duration // silence after which an instance is dead
 	PushLease time.Duration // silence after which a pushed run is lost
-	Most      int           // runs that one instance answers for, at most
+	Most      int           // runs that may be announced here; adopted ones come on top
+	MaxAppend int           // bytes of one heartbeat; one that names more runs is several
 	Now       func() time.Time
 	Observer  Observer
 }
@@ -94,142 +97,46 @@ type Leases struct {
 
 	mu        sync.Mutex
 	attention attention
-	holds     map[run.ID]*hold
-	fresh     map[run.ID]struct{} // holds that no acknowledged heartbeat has named
-	gone      map[run.ID]struct{} // named by one, and no longer held
+	holds     map[key]*hold
+	fresh     map[key]struct{}    // holds that no acknowledged heartbeat has named
+	gone      map[key]struct{}    // named by one, and no longer held
 	mentions  map[run.ID]struct{} // pushed runs heard of without an event since the last one
-	waiters   []waiter
+	waiters   []*waiter
 	peers     map[string]*peer
 	known     bool // the registry was read
 	joined    bool
 	joinSeq   uint64
-	beats     uint64    // heartbeats sent
+	beats     uint64    // heartbeats composed
 	sent      time.Time // when the last acknowledged one was
 	trimmable int       // heartbeats since the last whole one
-}
-
-// hold is a run that this instance answers for.
-type hold struct {
-	kind   Kind
-	heard  time.Time // of a pushed run: its last event or mention
-	last   run.Seq   // of a pushed run: its end then; 0: not known
-	misses int       // how often it was not found
-}
-
-// waiter waits for a run to be named.
-type waiter struct {
-	id   run.ID
-	done chan struct{}
 }
 
 // New returns Leases, which do nothing before Run.
 func New(c Config) *Leases {
 	return &Leases{
-		config: c, kick: make(chan struct{}, 1), holds: make(map[run.ID]*hold), fresh: make(map[run.ID]struct{}),
-		gone: make(map[run.ID]struct{}), mentions: make(map[run.ID]struct{}), peers: make(map[string]*peer),
+		config: c, kick: make(chan struct{}, 1), holds: make(map[key]*hold), fresh: make(map[key]struct{}),
+		gone: make(map[key]struct{}), mentions: make(map[run.ID]struct{}), peers: make(map[string]*peer),
 	}
 }
 
-// Run beats, listens and judges until ctx ends, and returns when all of that
-// has ended.
-func (l *Leases) Run(ctx context.Context, heir Heir) error {
+// Run beats, listens and sees to what expired until ctx ends, and returns when all
+// of that has ended.
+func (l *Leases) Run(ctx context.Context, adopter Adopter) error {
 	var parts sync.WaitGroup
-	parts.Go(func() { l.beat(ctx, heir) })
+	parts.Go(func() { l.beat(ctx, adopter) })
 	parts.Go(func() { l.attend(ctx) })
-	parts.Go(func() { l.judge(ctx, heir) })
+	parts.Go(func() { l.watch(ctx, adopter) })
 	parts.Wait()
 	l.leave()
 	return nil
 }
 
-// Announce names the run in a heartbeat and returns once that is acknowledged:
-// from here on the run is not lost whatever happens to this instance. The
-// caller must Forget it when it has ended, or was not started after all.
-// Errors: ErrFull, ctx's.
-func (l *Leases) Announce(ctx context.Context, id run.ID, kind Kind) error {
-	l.mu.Lock()
-	if _, held := l.holds[id]; !held && len(l.holds) >= l.config.Most {
-		l.mu.Unlock()
-		return ErrFull
-	}
-	w := waiter{id, make(chan struct{})}
-	l.waiters = append(l.waiters, w)
-	l.hold(id, kind, 0)
-	l.fresh[id] = struct{}{} // named again, so that there is an acknowledgement to wait for
-	l.mu.Unlock()
-	l.hint()
-	select {
-	case <-w.done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// hold answers for a run from now on.
-func (l *Leases) hold(id run.ID, kind Kind, last run.Seq) {
-	if l.holds[id] == nil {
-		l.holds[id] = &hold{}
-		l.fresh[id] = struct{}{}
-		delete(l.gone, id)
-	}
-	h := l.holds[id]
-	h.kind, h.heard, h.last = kind, l.config.Now(), max(h.last, last)
-}
-
-// Forget ends this instance's answering for a run.
-func (l *Leases) Forget(id run.ID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.forget(id)
-}
-
-func (l *Leases) forget(id run.ID) {
-	if l.holds[id] != nil {
-		delete(l.holds, id)
-		delete(l.fresh, id)
-		delete(l.mentions, id)
-		l.gone[id] = struct{}{}
-	}
-}
-
-// Ended notes that a pushed run has ended.
-func (l *Leases) Ended(id run.ID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if h := l.holds[id]; h != nil && h.kind == Open {
-		l.forget(id)
-	}
-}
-
-// Heard notes that a pushed run's producer was heard by this instance, which
-// answers for the run from here on, if it has room. Stored: the run's stream
-// shows it too.
-func (l *Leases) Heard(id run.ID, last run.Seq, stored bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.holds[id] == nil && len(l.holds) >= l.config.Most {
-		return // whoever has it already goes on answering for it
-	}
-	l.hold(id, Open, last)
-	if !stored {
-		l.mentions[id] = struct{}{}
-	}
-}
-
-// Breathes reports whether an instance may be alive, as far as this one knows.
-func (l *Leases) Breathes(instance string) bool {
+// Alive reports whether an instance may be alive, as far as this one knows.
+func (l *Leases) Alive(instance string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.peers[instance]
 	return !l.known || p != nil && l.silence(p.heard) < l.leaseOf(p)
-}
-
-// Holds is how many runs this instance answers for.
-func (l *Leases) Holds() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.holds)
 }
 
 func (l *Leases) hint() {

@@ -33,11 +33,12 @@ type world struct {
 	mu      sync.Mutex
 	settled map[run.ID]string // who settled a run, and when
 	verdict map[run.ID]lease.Verdict
-	hold    func(run.ID) // what keeps an heir; nil: nothing
+	asked   map[run.ID]lease.Expiry // what an adopter was asked last
+	hold    func(run.ID)            // what keeps an heir; nil: nothing
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, notes: ledgertest.NewNotes(), began: time.Now(), settled: make(map[run.ID]string), verdict: make(map[run.ID]lease.Verdict)}
+	return &world{t: t, notes: ledgertest.NewNotes(), began: time.Now(), settled: make(map[run.ID]string), verdict: make(map[run.ID]lease.Verdict), asked: make(map[run.ID]lease.Expiry)}
 }
 
 // instance is one of them; it is its own heir and observer.
@@ -50,19 +51,26 @@ type instance struct {
 	done  chan struct{}
 
 	mu     sync.Mutex
-	absent int
+	lapsed int
 	deaths map[string]int
 	left   map[string]int
-	last   run.Seq // what Inherit finds a living run at
+	last   run.Seq // what Adopt finds a living run at
 }
 
 // join starts an instance whose clock is off by skew.
 func (w *world) join(name string, skew time.Duration) *instance {
+	return w.joinWith(name, func(c *lease.Config) { c.Now = func() time.Time { return time.Now().Add(skew) } })
+}
+
+func (w *world) joinWith(name string, change func(*lease.Config)) *instance {
 	i := &instance{world: w, name: name, line: w.notes.For(), done: make(chan struct{}), deaths: make(map[string]int), left: make(map[string]int)}
-	i.Leases = lease.New(lease.Config{
-		Side: i.line, Instance: name, Lease: term, PushLease: pushTerm, Most: 100, Observer: i,
-		Now: func() time.Time { return time.Now().Add(skew) },
-	})
+	c := lease.Config{
+		Side: i.line, Instance: name, Lease: term, PushLease: pushTerm, Most: 100, MaxAppend: 64 << 10, Observer: i,
+		Now: time.Now,
+	}
+	change(&c)
+	i.line.Limit(c.MaxAppend)
+	i.Leases = lease.New(c)
 	ctx, cancel := context.WithCancel(context.Background())
 	i.end = cancel
 	go func() {
@@ -91,18 +99,23 @@ func (i *instance) announce(id run.ID, kind lease.Kind) {
 	if err := i.Announce(context.Background(), id, kind); err != nil {
 		i.world.t.Errorf("announce %s: %v", id, err)
 	}
+	i.Confirm(id, kind, 0)
 }
 
-// Inherit implements lease.Heir.
-func (i *instance) Inherit(_ context.Context, id run.ID, d lease.Death) (lease.Verdict, run.Seq, error) {
+// Adopt implements lease.Adopter.
+func (i *instance) Adopt(_ context.Context, id run.ID, d lease.Expiry) (lease.Verdict, run.Seq, error) {
 	if hold := i.world.hold; hold != nil {
 		hold(id)
 	}
 	i.world.mu.Lock()
 	defer i.world.mu.Unlock()
+	i.world.asked[id] = d
+	if d.Look {
+		return lease.Moving, i.last, nil
+	}
 	v := i.world.verdict[id]
-	if v == lease.Settled && i.world.settled[id] == "" {
-		i.world.settled[id] = fmt.Sprintf("%s for %q after %s", i.name, d.Owner, time.Since(i.world.began).Round(time.Second))
+	if v == lease.Closed && i.world.settled[id] == "" {
+		i.world.settled[id] = fmt.Sprintf("%s for %q after %s", i.name, d.Holder, time.Since(i.world.began).Round(time.Second))
 	}
 	return v, i.last, nil
 }
@@ -113,10 +126,10 @@ func (i *instance) count(m map[string]int, name string) {
 	m[name]++
 }
 
-func (i *instance) Absent() {
+func (i *instance) Lapsed() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.absent++
+	i.lapsed++
 }
 func (i *instance) Beat(error, time.Duration)         {}
 func (i *instance) Joined(string)                     {}
@@ -154,7 +167,8 @@ func TestTheDeadLeaveTheirRunsToTheLiving(t *testing.T) {
 		w.wait(time.Minute)
 		// The last heartbeat was at most a third of a lease before the kill.
 		w.expect("owned", "b", "a", 10*time.Second+term-term/3, 10*time.Second+term+term/20)
-		w.expect("pushed", "b", "", 10*time.Second+term-term/3+pushTerm, 10*time.Second+2*term+pushTerm)
+		// Its producers could be heard up to then, and are given a push lease.
+		w.expect("pushed", "b", "", 10*time.Second-term/3+pushTerm, 10*time.Second+pushTerm+term/20)
 		if b.died("a") != 1 || b.hasLeft("a") != 1 || b.Holds() != 0 {
 			t.Errorf("a died %d times, left %d times; b holds %d", b.died("a"), b.hasLeft("a"), b.Holds())
 		}
@@ -200,9 +214,9 @@ func TestAnOutageIsNobodysDeath(t *testing.T) {
 		if len(w.settled) > 0 || a.died("b")+b.died("a") > 0 {
 			t.Errorf("settled %v", w.settled)
 		}
-		a.Forget("of_a")
-		b.Forget("of_b")
-		b.Forget("pushed")
+		a.Forget("of_a", lease.Owned)
+		b.Forget("of_b", lease.Owned)
+		b.Forget("pushed", lease.Open)
 	})
 }
 
@@ -222,8 +236,8 @@ func TestWhoeverIsCutOffJudgesNobodyAndComesBack(t *testing.T) {
 		w.expect("of_a", "b", "a", 10*time.Second+term-term/3, 10*time.Second+term+term/20)
 		a.line.Away(false)
 		w.wait(5 * time.Second)
-		if a.absent == 0 || !b.Breathes("a") {
-			t.Errorf("a was told %d times that it was absent; b takes it for alive: %v", a.absent, b.Breathes("a"))
+		if a.lapsed == 0 || !b.Alive("a") {
+			t.Errorf("a was told %d times that it was lapsed; b takes it for alive: %v", a.lapsed, b.Alive("a"))
 		}
 		// What it starts now is watched over again.
 		a.announce("later", lease.Owned)
@@ -232,7 +246,7 @@ func TestWhoeverIsCutOffJudgesNobodyAndComesBack(t *testing.T) {
 		if w.fate("later") == "" {
 			t.Error("what a started after its return hangs")
 		}
-		b.Forget("of_b")
+		b.Forget("of_b", lease.Owned)
 	})
 }
 
@@ -263,8 +277,8 @@ func TestAnHeirThatWentDeafStops(t *testing.T) {
 		if asked != 1 || b.hasLeft("a") != 0 {
 			t.Errorf("%d runs were settled; a left %d times", asked, b.hasLeft("a"))
 		}
-		a.Forget("one")
-		a.Forget("two")
+		a.Forget("one", lease.Owned)
+		a.Forget("two", lease.Owned)
 	})
 }
 
@@ -279,7 +293,7 @@ func TestARunThatIsNotThereYetIsLookedForAgain(t *testing.T) {
 		if b.hasLeft("a") != 0 {
 			t.Error("a was struck off while a run of it was missing")
 		}
-		w.ends("paused", lease.Settled)
+		w.ends("paused", lease.Closed)
 		w.wait(time.Minute)
 		if w.fate("paused") == "" || b.hasLeft("a") != 1 {
 			t.Errorf("fate %q", w.fate("paused"))
@@ -291,7 +305,7 @@ func TestAMovingRunHasALivingOwner(t *testing.T) {
 	here(t, func(w *world) {
 		a, b := w.join("a", 0), w.join("b", 0)
 		defer b.stop()
-		w.ends("moving", lease.Alive)
+		w.ends("moving", lease.Moving)
 		a.announce("moving", lease.Owned)
 		a.announce("other", lease.Owned)
 		a.kill()
@@ -331,7 +345,7 @@ func TestWhoLeavesIsNotMourned(t *testing.T) {
 		a, b := w.join("a", 0), w.join("b", 0)
 		defer b.stop()
 		a.announce("done", lease.Owned)
-		a.Forget("done")
+		a.Forget("done", lease.Owned)
 		w.wait(time.Second)
 		a.stop()
 		w.wait(time.Minute)
@@ -348,7 +362,7 @@ func TestHeartbeatsTakeLittleRoom(t *testing.T) {
 		for n := range 300 {
 			id := run.ID(fmt.Sprint("run_", n))
 			a.announce(id, lease.Owned)
-			a.Forget(id)
+			a.Forget(id, lease.Owned)
 		}
 		a.announce("kept", lease.Owned)
 		w.wait(10 * time.Minute)
@@ -384,7 +398,7 @@ func TestManyInstancesComeAndGo(t *testing.T) {
 		late := w.join("late", 0)
 		defer late.stop()
 		w.wait(time.Second)
-		if !late.Breathes("stays") {
+		if !late.Alive("stays") {
 			t.Error("who joined long ago is not known to a newcomer")
 		}
 		stays.stop()
@@ -404,7 +418,7 @@ func TestAnnounceHasBounds(t *testing.T) {
 		a.line.Away(true)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		a.Forget("run_7")
+		a.Forget("run_7", lease.Owned)
 		if err := a.Announce(ctx, "run_101", lease.Open); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("without a store: %v", err)
 		}

@@ -16,8 +16,9 @@ type peer struct {
 	seq   uint64    // its place in the stream
 	beat  uint64
 	lease time.Duration
-	owned map[run.ID]struct{}
-	open  map[run.ID]struct{}
+	names       // what it answers for
+	next  names // what it does as far as a whole heartbeat has told in parts
+	part  int   // the last of these; 0: there is none
 
 	died    time.Time // zero: it is not known to have
 	again   time.Time // when what it left is looked at next
@@ -26,32 +27,56 @@ type peer struct {
 	stop context.CancelFunc
 }
 
-func newPeer(now time.Time, stop context.CancelFunc) *peer {
-	return &peer{heard: now, owned: make(map[run.ID]struct{}), open: make(map[run.ID]struct{}), stop: stop}
+// names is the runs that heartbeats name.
+type names struct{ owned, open map[run.ID]struct{} }
+
+func newNames() names { return names{make(map[run.ID]struct{}), make(map[run.ID]struct{})} }
+
+func (n *names) add(h *heartbeat) {
+	for _, id := range h.Owned {
+		n.owned[id] = struct{}{}
+	}
+	for _, id := range h.Open {
+		n.open[id] = struct{}{}
+	}
 }
 
-// take folds a heartbeat. One that is older than what is known, since its
+func newPeer(now time.Time, stop context.CancelFunc) *peer {
+	return &peer{heard: now, names: newNames(), stop: stop}
+}
+
+// fold takes a heartbeat in. One that is older than what is known, since its
 // sender gave it up and the store did not, changes nothing.
-func (p *peer) take(h *heartbeat, seq uint64, now time.Time) {
+func (p *peer) fold(h *heartbeat, seq uint64, now time.Time) {
 	p.heard, p.seq = now, max(p.seq, seq)
 	p.died, p.again, p.adopted = time.Time{}, time.Time{}, false
 	if h.Beat <= p.beat {
 		return
 	}
 	p.beat, p.lease = h.Beat, time.Duration(h.LeaseMS)*time.Millisecond
-	if h.Whole {
-		clear(p.owned)
-		clear(p.open)
+	if !h.Whole {
+		for _, id := range h.GoneOwned {
+			delete(p.owned, id)
+		}
+		for _, id := range h.GoneOpen {
+			delete(p.open, id)
+		}
+		p.part = 0 // a whole one whose rest did not come was given up
+		p.add(h)
+		return
 	}
-	for _, id := range h.Gone {
-		delete(p.owned, id)
-		delete(p.open, id)
+	p.add(h) // until the last part is there, nothing of before is dropped
+	if h.Part <= 1 {
+		p.next, p.part = newNames(), 0
 	}
-	for _, id := range h.Owned {
-		p.owned[id] = struct{}{}
+	if h.Part > 1 && h.Part != p.part+1 {
+		p.part = 0
+		return // one was missed: its sender gave it up
 	}
-	for _, id := range h.Open {
-		p.open[id] = struct{}{}
+	p.next.add(h)
+	p.part = h.Part
+	if h.Part == h.Parts {
+		p.names, p.part = p.next, 0
 	}
 }
 
@@ -175,9 +200,9 @@ func (l *Leases) hear(p *peer, n ledger.Note) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.config.Now()
-	p.take(&h, n.Seq, now)
+	p.fold(&h, n.Seq, now)
 	for _, id := range h.Heard {
-		if mine := l.holds[id]; mine != nil {
+		if mine := l.holds[key{id, Open}]; mine != nil {
 			mine.heard = now
 		}
 	}

@@ -104,12 +104,13 @@ func (r *Runs) Known(id run.ID) (Summary, bool) {
 }
 
 // Cancel ends the run as cancelled, unless it has been. epoch is that of the
-// owner that asks; 0: somebody else does. Errors as for Summary,
-// *run.EndedError where it ended otherwise, *run.FencedError. An
-// *ledger.UnavailableError with a summary beside it means that the end will be
-// recorded once the store answers, unless the process ends before.
+// owner that asks; 0: somebody else does. A run that cannot be read is ended too,
+// and its reason says so. Errors: as for Summary otherwise, *run.EndedError where it
+// ended otherwise, *run.FencedError. An *ledger.UnavailableError with a summary
+// beside it means that the end will be recorded once the store answers, unless the
+// process ends before.
 func (r *Runs) Cancel(ctx context.Context, id run.ID, epoch uint64, c run.Cancellation) (Summary, error) {
-	return r.ask(ctx, id, newAct(func(s *run.State, _ error) (run.Decision, error) {
+	return r.ask(ctx, id, newAct(func(s *run.State, fault error) (run.Decision, error) {
 		if s.Status() == run.Cancelled {
 			return run.Decision{}, nil // cancelled already: as wished
 		}
@@ -118,8 +119,38 @@ func (r *Runs) Cancel(ctx context.Context, id run.ID, epoch uint64, c run.Cancel
 				return run.Decision{}, err
 			}
 		}
+		c := c
+		if fault != nil {
+			c.Reason = fmt.Sprintf("%s (%v)", c.Reason, fault)
+		}
 		return s.Cancel(c, r.config.Now())
 	}, true))
+}
+
+// Finish ends the run as its owner, of that epoch, says: by a done or an error. A
+// run that cannot be read ends as failed. Errors: as for Summary otherwise,
+// *run.EndedError, *run.FencedError, *run.TooLargeError, *ledger.RefusedError.
+func (r *Runs) Finish(ctx context.Context, id run.ID, epoch uint64, end agent.Event) (Summary, error) {
+	return r.ask(ctx, id, newAct(func(s *run.State, fault error) (run.Decision, error) {
+		if !s.Terminal() && (fault == nil || s.Epoch > epoch) {
+			if err := s.MayWrite(epoch); err != nil {
+				return run.Decision{}, err
+			}
+		}
+		if fault != nil {
+			return r.unreadable(s, fault, end.ErrorMessage)
+		}
+		return s.Decide(&end, run.Origin{}, r.config.Now(), r.config.MaxAppend)
+	}, true))
+}
+
+// unreadable ends a run that cannot be read; why is what ends it beside the fault.
+func (r *Runs) unreadable(s *run.State, fault error, why string) (run.Decision, error) {
+	e := agent.Event{Type: agent.Error, ErrorCode: run.RunUnreadable, ErrorMessage: fault.Error()}
+	if why != "" {
+		e.ErrorMessage = why + "; " + e.ErrorMessage
+	}
+	return s.Decide(&e, run.Origin{}, r.config.Now(), r.config.MaxAppend)
 }
 
 // Answer records what somebody outside answered to an external call; answered
@@ -140,27 +171,44 @@ func (r *Runs) Answer(ctx context.Context, id run.ID, epoch uint64, a agent.Answ
 	})
 }
 
+// brief makes an act one that comes to nothing when its ctx ends before it is on
+// its way: what it rests on may not be true any more.
+func brief(e *entry) *entry {
+	e.brief = true
+	return e
+}
+
 // Lose ends the run as lost, if it still ends where its observer saw it end
 // (e.LastSeq): otherwise somebody lives who writes it, and the answer is a
-// *ledger.ConflictError. Errors as for Summary, *run.EndedError.
+// *ledger.ConflictError. One that cannot be read is ended as that, if it is still
+// e.Owner's; e.LastSeq 0 is where it stands then. It comes to nothing when ctx ends
+// before it is on its way. Errors: as for Summary otherwise,
+// *run.EndedError.
 func (r *Runs) Lose(ctx context.Context, id run.ID, e run.Evidence) (Summary, error) {
-	return r.ask(ctx, id, newAct(func(s *run.State, _ error) (run.Decision, error) {
-		if s.LastSeq != e.LastSeq {
+	return r.ask(ctx, id, brief(newAct(func(s *run.State, fault error) (run.Decision, error) {
+		switch {
+		case s.Terminal():
+			return run.Decision{}, &run.EndedError{Run: id, Status: s.Status()}
+		case fault != nil && s.Owner != e.Owner:
+			return run.Decision{}, &run.FencedError{Run: id, Epoch: s.Epoch}
+		case s.LastSeq != e.LastSeq && (fault == nil || e.LastSeq != 0):
 			return run.Decision{}, &ledger.ConflictError{Run: id, Expected: e.LastSeq}
+		case fault != nil:
+			return r.unreadable(s, fault, fmt.Sprintf("no sign of life for %s", e.Silence.Round(time.Millisecond)))
 		}
 		return s.Lose(e, r.config.Now())
-	}, true))
+	}, true)))
 }
 
 // Resume makes owner the run's owner, in the next epoch, under the same
-// condition and with the same errors as Lose.
+// conditions and with the same errors as Lose.
 func (r *Runs) Resume(ctx context.Context, id run.ID, owner string, e run.Evidence) (Summary, error) {
-	return r.ask(ctx, id, newAct(func(s *run.State, _ error) (run.Decision, error) {
+	return r.ask(ctx, id, brief(newAct(func(s *run.State, _ error) (run.Decision, error) {
 		if s.LastSeq != e.LastSeq {
 			return run.Decision{}, &ledger.ConflictError{Run: id, Expected: e.LastSeq}
 		}
 		return s.Resume(owner, e, r.config.Now())
-	}, false))
+	}, false)))
 }
 
 // ask puts a question to the run's writer and returns the state behind the
@@ -221,21 +269,20 @@ func (r *Runs) Artifact(ctx context.Context, id run.ID, artifact string) (run.Ar
 	return a, err
 }
 
-// Erase tombstones an ended run. Errors as for Summary, *NotEndedError,
-// *ledger.UnknownError once ctx has ended.
+// Erase tombstones an ended run, whether it can be read or not. Errors: as for
+// Summary otherwise, *NotEndedError, *ledger.UnknownError once ctx has ended.
 func (r *Runs) Erase(ctx context.Context, id run.ID) error {
 	for attempt := 0; ; attempt++ {
-		summary, err := r.Summary(ctx, id, "")
-		if attempt > 0 && errors.Is(err, ledger.ErrErased) {
+		last, ended, err := r.end(ctx, id)
+		switch {
+		case attempt > 0 && errors.Is(err, ledger.ErrErased):
 			return nil // by the try whose answer was lost
-		}
-		if err != nil {
+		case err != nil:
 			return err
-		}
-		if summary.EndedAt.IsZero() {
+		case !ended:
 			return &NotEndedError{id}
 		}
-		err = r.config.Ledger.Erase(ctx, id, summary.LastSeq)
+		err = r.config.Ledger.Erase(ctx, id, last)
 		var unknown *ledger.UnknownError
 		if err == nil {
 			r.mu.Lock()
@@ -249,4 +296,13 @@ func (r *Runs) Erase(ctx context.Context, id run.ID) error {
 			return err
 		}
 	}
+}
+
+// end returns the run's last seq, and whether it has ended.
+func (r *Runs) end(ctx context.Context, id run.ID) (last run.Seq, ended bool, err error) {
+	summary, err := r.Summary(ctx, id, "")
+	if unreadable(err) {
+		return scan(ctx, r.config.Ledger, id)
+	}
+	return summary.LastSeq, !summary.EndedAt.IsZero(), err
 }

@@ -27,17 +27,33 @@ type entry struct {
 
 	act   act
 	final bool        // the act ends the run
+	brief bool        // who asks for the act gives it up with the wish for an answer
 	done  chan answer // for what is not an AgentEvent; holds the one answer, never blocks
 
 	seed  *run.State // what a run that was started here begins with; handed over
 	letGo bool       // no half character is to wait any longer
 
-	producer  string // whose mark the answer tells
-	size      int    // bytes that the queue counts for it
-	withdrawn atomic.Bool
+	producer string       // whose mark the answer tells
+	size     int          // bytes that the queue counts for it
+	fate     atomic.Int32 // open, until the one of the following that is first
 
 	last int // in a batch: the index of the last event that holds its facts
 }
+
+// What an entry's fate may be.
+const (
+	open      = iota
+	taken     // its facts are on their way
+	withdrawn // nobody wants it any more
+)
+
+// take makes sure that the entry cannot be withdrawn any more; false: it has been.
+func (e *entry) take() bool {
+	return e.fate.CompareAndSwap(open, taken) || e.fate.Load() == taken
+}
+
+// withdraw makes sure that the entry comes to nothing; false: it was taken.
+func (e *entry) withdraw() bool { return e.fate.CompareAndSwap(open, withdrawn) }
 
 // answer is what comes of an entry that is not an AgentEvent.
 type answer struct {
@@ -72,7 +88,7 @@ func newAct(a act, final bool) *entry {
 // dropped reports whether nobody wants the entry any more: its push failed, or
 // who asked gave up, before it was taken.
 func (e *entry) dropped() bool {
-	return e.withdrawn.Load() || e.push != nil && !e.whole && e.push.failed()
+	return e.fate.Load() == withdrawn || e.push != nil && !e.whole && e.push.failed()
 }
 
 // looks reports whether the entry only wants to see the leader's state.

@@ -80,12 +80,11 @@ func (q *queue) release(bytes int) {
 	}
 }
 
-// withdraw takes out a question that nobody waits for any more. One that was
-// taken already is passed over by the writer.
-func (q *queue) withdraw(e *entry) {
+// remove takes out what was withdrawn. If the writer has it already, that passes
+// it over.
+func (q *queue) remove(e *entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	e.withdrawn.Store(true)
 	if i := slices.Index(q.waiting, e); i >= 0 {
 		q.waiting = slices.Delete(q.waiting, i, i+1)
 		q.release(e.size)

@@ -56,7 +56,9 @@ func (r *Recorder) add(ctx context.Context, e *entry) error {
 }
 
 // ask hands e over and waits for its answer. When ctx ends first, the answer is
-// what is known of the run (zero: nothing), with an *ledger.UnavailableError.
+// what is known of the run (zero: nothing), with an *ledger.UnavailableError. A
+// brief act comes to nothing then, unless its facts are on their way already: for
+// those it waits on.
 func (r *Recorder) ask(ctx context.Context, e *entry) (Summary, error) {
 	if err := r.add(ctx, e); err != nil {
 		return Summary{}, err
@@ -65,11 +67,16 @@ func (r *Recorder) ask(ctx context.Context, e *entry) (Summary, error) {
 	case a := <-e.done:
 		return a.summary, a.err
 	case <-ctx.Done():
-		if e.looks() {
-			r.queue.withdraw(e)
-		}
-		return r.public.summary(e.producer), unavailable(ctx)
 	}
+	if e.looks() || e.brief {
+		if e.withdraw() {
+			r.queue.remove(e)
+		} else if e.brief {
+			a := <-e.done
+			return a.summary, a.err
+		}
+	}
+	return r.public.summary(e.producer), unavailable(ctx)
 }
 
 // letGo ends the waiting of half characters, so that nothing acknowledged is left

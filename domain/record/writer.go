@@ -36,7 +36,7 @@ func (w *writer) run(ctx context.Context) {
 			w.answerAll(w.backlog.all(), ErrStopping)
 		case w.state == nil && !w.plant():
 			if err := w.readOn(ctx, nil); err != nil {
-				w.refuse(err)
+				w.refuse(ctx, err)
 			}
 		default:
 			if b := w.prepare(ctx); b != nil {
@@ -101,6 +101,9 @@ func (w *writer) prepare(ctx context.Context) *batch {
 			continue
 		}
 		d, err := b.decide(e, w.received, w.config)
+		if err == nil && len(d.Candidates) > 0 && !e.take() {
+			continue // withdrawn just now
+		}
 		if err == nil && len(d.Candidates) > 0 && !e.halved() {
 			if !b.add(e, d, w.config.MaxAppend) {
 				break
@@ -113,7 +116,7 @@ func (w *writer) prepare(ctx context.Context) *batch {
 		}
 		if !looked && w.outdated(e, err) {
 			if err := w.readOn(ctx, nil); err != nil {
-				w.refuse(err)
+				w.refuse(ctx, err)
 				return nil
 			}
 			looked = true
@@ -200,8 +203,24 @@ func (w *writer) answerAll(entries []*entry, err error) {
 	}
 }
 
-// refuse answers the whole backlog: the run cannot be read.
-func (w *writer) refuse(err error) { w.answerAll(w.backlog.all(), err) }
+// refuse answers the whole backlog: the run could not be read. What ends it is done
+// all the same, if the fault is the run's own.
+func (w *writer) refuse(ctx context.Context, err error) {
+	all := w.backlog.all()
+	if !unreadable(err) {
+		w.answerAll(all, err)
+		return
+	}
+	for _, e := range all {
+		if !e.final || !e.take() {
+			w.answer(e, err)
+			continue
+		}
+		summary, err := w.endUnread(ctx, e, err)
+		w.queue.free(e.size)
+		e.done <- answer{summary, err}
+	}
+}
 
 // publish makes known where the run stands now, and the marks of producers.
 func (w *writer) publish(producers ...string) {

@@ -41,9 +41,10 @@ type Limits struct {
 // Watch is what the supervisor needs of the leases (lease.Leases).
 type Watch interface {
 	Announce(ctx context.Context, id run.ID, kind lease.Kind) error
-	Forget(id run.ID)
-	Heard(id run.ID, last run.Seq, stored bool)
-	Breathes(instance string) bool
+	Confirm(id run.ID, kind lease.Kind, last run.Seq)
+	Withdraw(id run.ID, kind lease.Kind)
+	Forget(id run.ID, kind lease.Kind)
+	Alive(instance string) bool
 }
 
 // Observer is told what happens, for logs and metrics. It must not block.
@@ -190,12 +191,10 @@ func (s *Supervisor) Push(ctx context.Context, start run.Start) (record.Summary,
 		return record.Summary{}, false, fmt.Errorf("announce run %s: %w", start.ID, err)
 	}
 	summary, created, err := s.config.Runs.Start(ctx, start)
-	switch {
-	case err != nil: // there may be another run of that id: the leases will see
-	case summary.Owner != "" || !summary.EndedAt.IsZero():
-		s.config.Watch.Forget(start.ID)
-	default:
-		s.config.Watch.Heard(start.ID, summary.LastSeq, true)
+	if err == nil && summary.Owner == "" && summary.EndedAt.IsZero() || unknown(err) {
+		s.config.Watch.Confirm(start.ID, lease.Open, summary.LastSeq)
+	} else { // what is there under that id has those who answer for it
+		s.config.Watch.Withdraw(start.ID, lease.Open)
 	}
 	return summary, created, err
 }
@@ -257,7 +256,7 @@ func (s *Supervisor) register(id run.ID, a Agent, input json.RawMessage) (r *own
 	case len(s.runs) >= s.config.MaxRuns+s.config.MaxQueue:
 		return nil, false, ErrBusy
 	}
-	r = newOwned(id, a, input)
+	r = s.newOwned(id, a, input)
 	s.runs[id] = r
 	s.owning.Add(1)
 	return r, true, nil
@@ -281,26 +280,31 @@ func (s *Supervisor) owned(id run.ID) *owned {
 // its way it gives up with the request that asked for it.
 func (s *Supervisor) begin(hard, request context.Context, r *owned, start run.Start) {
 	defer s.unregister(r)
-	defer func() {
-		switch {
-		case hard.Err() != nil || unknown(r.err):
-			// Its end is not known to be recorded: it stays named, so that
-			// somebody else ends it.
-		case r.created:
-			s.config.Watch.Forget(r.id)
-		default: // there may be another run of that id, a pushed one even: the leases will see
-			s.config.Watch.Heard(r.id, 0, true)
-		}
-	}()
 	if r.err = s.keep(request, r.agent); r.err == nil {
 		r.err = s.config.Watch.Announce(request, r.id, lease.Owned)
 	}
-	if r.err == nil {
-		r.summary, r.created, r.err = s.config.Runs.Start(hard, start)
+	if r.err != nil {
+		close(r.started)
+		return
+	}
+	r.summary, r.created, r.err = s.config.Runs.Start(hard, start)
+	switch {
+	case r.created || unknown(r.err): // the latter as the process ends
+		s.config.Watch.Confirm(r.id, lease.Owned, 0)
+	default:
+		s.config.Watch.Withdraw(r.id, lease.Owned)
 	}
 	close(r.started)
-	if r.created && r.err == nil {
-		s.drive(hard, r, r.summary.Epoch)
+	var over bool
+	switch {
+	case r.created && r.err == nil:
+		over = s.drive(hard, r)
+	case r.created: // it was stored, and then could not be read
+		r.summary.Epoch = 1
+		over = s.finish(hard, r, nil, result{err: r.err})
+	}
+	if over { // else it stays named, so that somebody else ends it
+		s.config.Watch.Forget(r.id, lease.Owned)
 	}
 }
 

@@ -94,22 +94,21 @@ type instance struct {
 	end     func()
 
 	mu     sync.Mutex
-	named  map[run.ID]bool
+	named  map[named]int // how often announced; there: 100 more
 	failed []error
 	dead   map[string]bool // others
 }
 
-func (i *instance) Announce(_ context.Context, id run.ID, _ lease.Kind) error {
+func (i *instance) Announce(_ context.Context, id run.ID, kind lease.Kind) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.named[id] = true
+	i.named[named{id, kind}]++
 	if len(i.world.mem.Events(id)) > 0 && i.world.mem.Events(id)[0].Owner == i.name {
 		i.world.t.Errorf("run %s was named when it had begun", id)
 	}
 	return nil
 }
-func (i *instance) Forget(id run.ID)                            { i.mu.Lock(); defer i.mu.Unlock(); delete(i.named, id) }
-func (i *instance) Breathes(name string) bool                   { i.mu.Lock(); defer i.mu.Unlock(); return !i.dead[name] }
+func (i *instance) Alive(name string) bool                      { i.mu.Lock(); defer i.mu.Unlock(); return !i.dead[name] }
 func (i *instance) Reported(agent.Type)                         {}
 func (i *instance) Lost(run.ID, string, time.Duration)          {}
 func (i *instance) Appended(record.Outcome, int, time.Duration) {}
@@ -117,15 +116,43 @@ func (i *instance) TakenOver(run.ID, string)                    {}
 func (i *instance) Started()                                    {}
 func (i *instance) Ended(run.ID, bool, run.Status)              {}
 
+// named is a run as an instance answers for it.
+type named struct {
+	id   run.ID
+	kind lease.Kind
+}
+
+const there = 100
+
+func (i *instance) Confirm(id run.ID, kind lease.Kind, _ run.Seq) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.named[named{id, kind}] = there
+}
+
+func (i *instance) Withdraw(id run.ID, kind lease.Kind) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.named[named{id, kind}]--; i.named[named{id, kind}] <= 0 {
+		delete(i.named, named{id, kind})
+	}
+}
+
+func (i *instance) Forget(id run.ID, kind lease.Kind) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.named, named{id, kind})
+}
+
 // watcher is what its recorders tell.
 type watcher struct{ *instance }
 
-func (w watcher) Ended(id run.ID) { w.Forget(id) }
+func (w watcher) Ended(id run.ID) { w.Forget(id, lease.Open) }
 
 func (i *instance) Heard(id run.ID, _ run.Seq, _ bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.named[id] = true
+	i.named[named{id, lease.Open}] = there
 }
 func (i *instance) RuntimeFailed(_ run.ID, err error) {
 	i.mu.Lock()
@@ -136,7 +163,7 @@ func (i *instance) RuntimeFailed(_ run.ID, err error) {
 var config = []byte(`{"agent_id":"robot","runtime":"test"}`)
 
 func (w *world) join(name string, change func(*supervisor.Config)) *instance {
-	i := &instance{world: w, name: name, runtime: newRuntime(), line: w.notes.For(), named: make(map[run.ID]bool), dead: make(map[string]bool)}
+	i := &instance{world: w, name: name, runtime: newRuntime(), line: w.notes.For(), named: make(map[named]int), dead: make(map[string]bool)}
 	var nonces atomic.Int64
 	i.runs = record.NewRuns(record.Config{Ledger: w.mem, MaxAppend: 100_000, Now: time.Now, Watcher: watcher{i}, Observer: i,
 		Nonce: func() string { return fmt.Sprint(name, nonces.Add(1)) }})
@@ -380,16 +407,16 @@ func TestWhatTheDeadLeave(t *testing.T) {
 		a.end()
 		inherit := func(id run.ID, owner string, last run.Seq) lease.Verdict {
 			t.Helper()
-			v, _, err := b.Inherit(context.Background(), id, lease.Death{Owner: owner, Silence: 15250 * time.Millisecond, LastSeq: last})
+			v, _, err := b.Adopt(context.Background(), id, lease.Expiry{Holder: owner, Silence: 15250 * time.Millisecond, LastSeq: last})
 			if err != nil {
 				t.Errorf("%s: %v", id, err)
 			}
 			return v
 		}
-		if v := inherit("lost", "somebody else", 0); v != lease.Settled {
+		if v := inherit("lost", "somebody else", 0); v != lease.Closed {
 			t.Errorf("a run of another owner: %d", v)
 		}
-		if v := inherit("lost", "a", 0); v != lease.Settled {
+		if v := inherit("lost", "a", 0); v != lease.Closed {
 			t.Errorf("%d", v)
 		}
 		w.tells("lost", said+`run.failed {"error":{"code":"runtime_lost","message":"the run's owner gave no sign of life for 15.25s","retryable":true},`+
@@ -400,24 +427,24 @@ func TestWhatTheDeadLeave(t *testing.T) {
 			t.Error("a cancel that nobody answers was answered")
 		}
 		stop()
-		if v := inherit("cancelled", "a", 0); v != lease.Settled {
+		if v := inherit("cancelled", "a", 0); v != lease.Closed {
 			t.Errorf("%d", v)
 		}
 		w.tells("cancelled", begun+`run.cancelled {"external_stop_confirmed":false,"proof":null,"reason":"enough"}`)
 		if v := inherit("never_begun", "a", 0); v != lease.Missing {
 			t.Errorf("%d", v)
 		}
-		if v := inherit("lost", "a", 0); v != lease.Settled {
+		if v := inherit("lost", "a", 0); v != lease.Closed {
 			t.Errorf("again: %d", v)
 		}
 		// A pushed run is lost where it was last heard of, and nowhere else.
 		if _, _, err := b.Push(context.Background(), run.Start{ID: "pushed", AgentID: "x", Runtime: "push"}); err != nil {
 			t.Fatal(err)
 		}
-		if v := inherit("pushed", "", 7); v != lease.Alive {
+		if v := inherit("pushed", "", 7); v != lease.Moving {
 			t.Errorf("%d", v)
 		}
-		if v := inherit("pushed", "", 1); v != lease.Settled || !strings.Contains(w.story("pushed"), `"evidence":{"owner":null,"observer":"b","silence_ms":15250,"last_seq":1}`) {
+		if v := inherit("pushed", "", 1); v != lease.Closed || !strings.Contains(w.story("pushed"), `"evidence":{"owner":null,"observer":"b","silence_ms":15250,"last_seq":1}`) {
 			t.Errorf("%d, %s", v, w.story("pushed"))
 		}
 	})
@@ -431,13 +458,13 @@ func TestAnOwnerThatWasTakenForDeadWritesNothing(t *testing.T) {
 		a.start("talks")
 		a.start("is_quiet")
 		for _, id := range []run.ID{"talks", "is_quiet"} {
-			if v, _, err := b.Inherit(context.Background(), id, lease.Death{Owner: "a", Silence: time.Minute}); v != lease.Settled || err != nil {
+			if v, _, err := b.Adopt(context.Background(), id, lease.Expiry{Holder: "a", Silence: time.Minute}); v != lease.Closed || err != nil {
 				t.Fatalf("%d, %v", v, err)
 			}
 		}
 		a.runtime.says("am I late?")
 		<-a.runtime.stops
-		a.Absent()
+		a.Lapsed()
 		<-a.runtime.stops
 		for _, id := range []run.ID{"talks", "is_quiet"} {
 			if story := w.story(id); strings.Contains(story, "delta") || !strings.Contains(story, "runtime_lost") {
@@ -557,7 +584,7 @@ func TestAnotherRunsIDStaysWatched(t *testing.T) {
 		synctest.Wait()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if !a.named["open"] {
+		if a.named[named{"open", lease.Open}] < there || a.named[named{"open", lease.Owned}] > 0 {
 			t.Error("nobody watches over the run any more")
 		}
 	})

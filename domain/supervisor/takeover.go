@@ -39,38 +39,66 @@ func (s *Supervisor) takeOver(ctx context.Context, id run.ID, a Agent, e run.Evi
 // resume commits run.resumed and drives the run to its end.
 func (s *Supervisor) resume(hard context.Context, r *owned, e run.Evidence, answers []agent.Answer) {
 	defer s.unregister(r)
-	defer func() {
-		if hard.Err() == nil {
-			s.config.Watch.Forget(r.id)
-		}
-	}()
-	if r.err = s.config.Watch.Announce(hard, r.id, lease.Owned); r.err == nil {
-		r.summary, r.err = s.config.Runs.Resume(hard, r.id, s.config.Instance, e)
+	bound, done := context.WithTimeout(hard, adoptTime) // later the evidence may not be true
+	defer done()
+	if r.err = s.config.Watch.Announce(bound, r.id, lease.Owned); r.err != nil {
+		close(r.started)
+		return
 	}
+	r.summary, r.err = s.config.Runs.Resume(bound, r.id, s.config.Instance, e)
 	r.created = r.err == nil
-	var forgotten error
-	if r.created {
+	var unknowable error
+	switch {
+	case !r.created && hard.Err() == nil: // the one who owns it answers for it
+		s.config.Watch.Withdraw(r.id, lease.Owned)
+	case r.created:
+		s.config.Watch.Confirm(r.id, lease.Owned, 0)
 		s.config.Observer.TakenOver(r.id, e.Owner)
-		forgotten = s.recall(hard, r)
+		unknowable = s.recall(hard, r)
+		s.catchUp(hard, r, e.Owner, answers)
 	}
 	close(r.started)
+	var over bool
 	switch {
 	case !r.created:
-		return
-	case forgotten != nil: // it is ours now, and cannot go on
-		s.config.Observer.RuntimeFailed(r.id, forgotten)
-		recorder, release := s.config.Runs.Use(r.id)
-		defer release()
-		s.conclude(hard, r, r.summary.Epoch, recorder, result{err: &agent.Failure{
+	case unknowable != nil && hard.Err() == nil: // it is ours now, and cannot go on
+		s.config.Observer.RuntimeFailed(r.id, unknowable)
+		over = s.finish(hard, r, nil, result{err: &agent.Failure{
 			Code: run.RuntimeLost, Message: "the run was taken over, and what happened before cannot be read", Retryable: true,
 		}})
-		return
+		r.finish()
+	default:
+		over = s.drive(hard, r)
+	}
+	if over {
+		s.config.Watch.Forget(r.id, lease.Owned)
+	}
+}
+
+// catchUp does what the dead owner was asked to do and had not done, up to the
+// moment when everybody could see that the run has another owner.
+func (s *Supervisor) catchUp(hard context.Context, r *owned, owner string, answers []agent.Answer) {
+	for hard.Err() == nil {
+		left, err := s.demanded(hard, owner, r.id)
+		if err != nil {
+			pause(hard, recallPause)
+			continue
+		}
+		if left.cancelled {
+			r.end(&cancel{left.reason})
+		}
+		answers = append(answers, left.answers...)
+		break
 	}
 	for _, a := range answers { // those that are recorded are so again
-		_, _ = s.commitAnswer(hard, r, r.summary.Epoch, a)
+		if _, _, err := s.config.Runs.Answer(hard, r.id, r.summary.Epoch, a, false); err == nil {
+			r.questions.deliver(a)
+		}
 	}
-	s.drive(hard, r, r.summary.Epoch)
 }
+
+// recallPause is how long a store that is away is left alone.
+const recallPause = 100 * time.Millisecond
 
 // recall reads what the runtime has to know of the run so far: its input, its
 // open external calls and the answers.
@@ -79,12 +107,9 @@ func (s *Supervisor) recall(hard context.Context, r *owned) error {
 	for after := run.Seq(0); after < r.summary.LastSeq; {
 		page, err := s.config.Reader.Read(hard, r.id, after, ledger.Page{Events: 1000, Bytes: 4 << 20})
 		var away *ledger.UnavailableError
-		if errors.As(err, &away) {
-			select {
-			case <-time.After(100 * time.Millisecond):
-				continue
-			case <-hard.Done():
-			}
+		if errors.As(err, &away) && hard.Err() == nil {
+			pause(hard, recallPause)
+			continue
 		}
 		if err != nil {
 			return err
@@ -105,15 +130,32 @@ func (s *Supervisor) recall(hard context.Context, r *owned) error {
 			case *run.ToolCallStarted:
 				if p.External {
 					external[p.ToolCallID] = true
-					r.open[p.ToolCallID] = true
+					r.questions.ask(p.ToolCallID)
 				}
 			case *run.ToolCallCompleted:
-				if external[p.ToolCallID] {
-					r.deliver(agent.Answer{ToolCallID: p.ToolCallID, Result: p.Result, IsError: p.IsError})
+				if !external[p.ToolCallID] {
+					continue
 				}
+				a := agent.Answer{ToolCallID: p.ToolCallID, Result: p.Result, IsError: p.IsError}
+				if a.Full, err = s.full(hard, r.id, p.Full); err != nil {
+					return err
+				}
+				r.questions.deliver(a)
 			}
 		}
 	}
 	r.rejoin = &agent.Rejoin{Cursor: r.summary.Cursor}
 	return nil
+}
+
+// full says where the whole of a recorded answer is kept.
+func (s *Supervisor) full(hard context.Context, id run.ID, f *run.Full) (*agent.Full, error) {
+	if f == nil {
+		return nil, nil
+	}
+	a, err := s.config.Runs.Artifact(hard, id, f.ArtifactID)
+	if err != nil {
+		return nil, err
+	}
+	return &agent.Full{Checksum: f.Checksum, Size: f.Size, MediaType: a.MediaType}, nil
 }

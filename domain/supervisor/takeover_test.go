@@ -31,7 +31,7 @@ func (r *runtime) asks(id string) {
 
 func (i *instance) inherits(id run.ID, owner string) lease.Verdict {
 	i.world.t.Helper()
-	v, _, err := i.Inherit(context.Background(), id, lease.Death{Owner: owner, Silence: time.Minute})
+	v, _, err := i.Adopt(context.Background(), id, lease.Expiry{Holder: owner, Silence: time.Minute})
 	if err != nil {
 		i.world.t.Errorf("inherit %s: %v", id, err)
 	}
@@ -60,7 +60,7 @@ func TestARuntimeThatOutlivesItsOwnerGoesOn(t *testing.T) {
 		if _, err := c.Answer(late, "run_1", agent.Answer{ToolCallID: "q2", Result: json.RawMessage(`2`)}); err == nil {
 			t.Error("an answer that nobody took was acknowledged")
 		}
-		if v := b.inherits("run_1", "a"); v != lease.Settled {
+		if v := b.inherits("run_1", "a"); v != lease.Closed {
 			t.Fatalf("%d", v)
 		}
 		task := <-b.runtime.begun
@@ -116,7 +116,7 @@ func TestTwoHeirs(t *testing.T) {
 		if n := len(b.runtime.begun) + len(c.runtime.begun); n != 1 {
 			t.Fatalf("%d drive it", n)
 		}
-		if v := b.inherits("run_1", "a"); v != lease.Settled {
+		if v := b.inherits("run_1", "a"); v != lease.Closed {
 			t.Errorf("%d", v)
 		}
 		if !strings.HasSuffix(w.story("run_1"), "run.started run.resumed") {

@@ -84,8 +84,10 @@ type nobody struct{}
 func (nobody) Announce(context.Context, run.ID, lease.Kind) error { return nil }
 func (nobody) Heard(run.ID, run.Seq, bool)                        {}
 func (nobody) Ended(run.ID)                                       {}
-func (nobody) Forget(run.ID)                                      {}
-func (nobody) Breathes(string) bool                               { return false }
+func (nobody) Forget(run.ID, lease.Kind)                          {}
+func (nobody) Confirm(run.ID, lease.Kind, run.Seq)                {}
+func (nobody) Withdraw(run.ID, lease.Kind)                        {}
+func (nobody) Alive(string) bool                                  { return false }
 func (nobody) Reported(agent.Type)                                {}
 func (nobody) RuntimeFailed(run.ID, error)                        {}
 func (nobody) TakenOver(run.ID, string)                           {}

@@ -2,6 +2,7 @@ package ledgertest
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/runfacts/runfacts/domain/ledger"
@@ -30,6 +31,7 @@ func NewNotes() *Notes {
 type Line struct {
 	notes *Notes
 	away  bool
+	limit int // bytes of one append; 0: any
 }
 
 var _ ledger.Side = (*Line)(nil)
@@ -43,6 +45,14 @@ func (l *Line) Away(away bool) {
 	defer l.notes.mu.Unlock()
 	l.away = away
 	l.notes.wake()
+}
+
+// Limit makes the caller's appends of more bytes than that be refused, as a node
+// does whose bound is low.
+func (l *Line) Limit(bytes int) {
+	l.notes.mu.Lock()
+	defer l.notes.mu.Unlock()
+	l.limit = bytes
 }
 
 func (n *Notes) wake() {
@@ -70,6 +80,13 @@ func (l *Line) Note(_ context.Context, stream string, notes ...ledger.Note) (uin
 	defer l.notes.mu.Unlock()
 	if err := l.reach(); err != nil {
 		return 0, err
+	}
+	size := 0
+	for _, n := range notes {
+		size += len(n.Data) + len(n.Type)
+	}
+	if l.limit > 0 && size > l.limit {
+		return 0, &ledger.RefusedError{TooLarge: true, Err: errors.New("too large")}
 	}
 	s := l.notes.stream(stream)
 	for _, n := range notes {

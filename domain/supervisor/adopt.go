@@ -11,32 +11,36 @@ import (
 	"github.com/runfacts/runfacts/domain/run"
 )
 
-// inheritTime bounds the settling of one run; what takes longer is tried again.
-const inheritTime = 5 * time.Second
+// adoptTime bounds the adoption of one run; what takes longer is tried again.
+const adoptTime = 5 * time.Second
 
-var _ lease.Heir = (*Supervisor)(nil)
+var _ lease.Adopter = (*Supervisor)(nil)
 
-// Inherit implements lease.Heir: it ends a run whose owner, or whose producers,
+// Adopt implements lease.Adopter: it ends a run whose owner, or whose producers,
 // are dead, for the reason that is true. A run that moves has met the living.
-func (s *Supervisor) Inherit(ctx context.Context, id run.ID, d lease.Death) (lease.Verdict, run.Seq, error) {
-	ctx, done := context.WithTimeout(ctx, inheritTime)
+func (s *Supervisor) Adopt(ctx context.Context, id run.ID, d lease.Expiry) (lease.Verdict, run.Seq, error) {
+	ctx, done := context.WithTimeout(ctx, adoptTime)
 	defer done()
 	summary, err := s.config.Runs.Summary(ctx, id, "")
 	switch {
 	case errors.Is(err, ledger.ErrNotFound):
 		return lease.Missing, 0, nil
-	case gone(err):
-		return lease.Settled, 0, nil
+	case errors.Is(err, ledger.ErrErased):
+		return lease.Closed, 0, nil
+	case unreadable(err) && d.Look:
+		return lease.Moving, d.LastSeq, nil
+	case unreadable(err):
+		return s.lose(ctx, id, run.Evidence{Owner: d.Holder, Observer: s.config.Instance, Silence: d.Silence, LastSeq: d.LastSeq})
 	case err != nil:
 		return 0, 0, err
-	case !summary.EndedAt.IsZero(), summary.Owner != d.Owner:
-		return lease.Settled, 0, nil
-	case d.Owner == "" && summary.LastSeq != d.LastSeq:
-		return lease.Alive, summary.LastSeq, nil
+	case !summary.EndedAt.IsZero(), summary.Owner != d.Holder:
+		return lease.Closed, 0, nil
+	case d.Look, d.Holder == "" && summary.LastSeq != d.LastSeq:
+		return lease.Moving, summary.LastSeq, nil
 	}
-	evidence := run.Evidence{Owner: d.Owner, Observer: s.config.Instance, Silence: d.Silence, LastSeq: summary.LastSeq}
-	if d.Owner != "" {
-		left, err := s.demanded(ctx, d.Owner, id)
+	evidence := run.Evidence{Owner: d.Holder, Observer: s.config.Instance, Silence: d.Silence, LastSeq: summary.LastSeq}
+	if d.Holder != "" {
+		left, err := s.demanded(ctx, d.Holder, id)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -50,35 +54,42 @@ func (s *Supervisor) Inherit(ctx context.Context, id run.ID, d lease.Death) (lea
 			}
 		}
 	}
-	_, err = s.config.Runs.Lose(ctx, id, evidence)
+	return s.lose(ctx, id, evidence)
+}
+
+// lose ends a run as lost.
+func (s *Supervisor) lose(ctx context.Context, id run.ID, e run.Evidence) (lease.Verdict, run.Seq, error) {
+	summary, err := s.config.Runs.Lose(ctx, id, e)
 	if err == nil {
-		s.config.Observer.Lost(id, d.Owner, d.Silence)
+		s.config.Observer.Lost(id, e.Owner, e.Silence)
 	}
-	return verdict(err)
+	v, _, err := verdict(err)
+	return v, summary.LastSeq, err
 }
 
 // verdict says what an attempt to end a run means for its lease.
 func verdict(err error) (lease.Verdict, run.Seq, error) {
 	var moved *ledger.ConflictError
 	var ended *run.EndedError
+	var fenced *run.FencedError
 	switch {
-	case err == nil, errors.As(err, &ended), gone(err):
-		return lease.Settled, 0, nil
+	case err == nil, errors.As(err, &ended), errors.As(err, &fenced), errors.Is(err, ledger.ErrErased):
+		return lease.Closed, 0, nil
 	case errors.As(err, &moved):
-		return lease.Alive, 0, nil
+		return lease.Moving, 0, nil
 	}
 	return 0, 0, err
 }
 
-// gone reports whether there is nothing left of a run that could be ended.
-func gone(err error) bool {
+// unreadable reports whether a run is there and cannot be folded.
+func unreadable(err error) bool {
 	var truncated *ledger.TruncatedError
 	var corrupt *ledger.CorruptError
-	return errors.Is(err, ledger.ErrErased) || errors.As(err, &truncated) || errors.As(err, &corrupt)
+	return errors.As(err, &truncated) || errors.As(err, &corrupt)
 }
 
-// Absent implements lease.Heir.
-func (s *Supervisor) Absent() {
+// Lapsed implements lease.Adopter.
+func (s *Supervisor) Lapsed() {
 	select {
 	case s.absent <- struct{}{}:
 	default: // one hint is enough
@@ -102,7 +113,7 @@ func (s *Supervisor) review(ctx context.Context) {
 		}
 		summary, err := s.config.Runs.Summary(ctx, r.id, "")
 		switch {
-		case gone(err), err == nil && !summary.EndedAt.IsZero():
+		case erased(err), err == nil && !summary.EndedAt.IsZero():
 			r.end(errLost)
 		case err == nil && summary.Owner != s.config.Instance:
 			r.end(agent.ErrTakenOver)

@@ -11,8 +11,8 @@ import (
 	"github.com/runfacts/runfacts/domain/run"
 )
 
-// judge looks for expired leases until ctx ends.
-func (l *Leases) judge(ctx context.Context, heir Heir) {
+// watch looks for expired leases until ctx ends.
+func (l *Leases) watch(ctx context.Context, adopter Adopter) {
 	tick := time.NewTicker(min(max(l.config.Lease/20, 10*time.Millisecond), 500*time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -22,10 +22,10 @@ func (l *Leases) judge(ctx context.Context, heir Heir) {
 			return
 		}
 		for _, name := range l.expired() {
-			l.bury(ctx, heir, name)
+			l.expire(ctx, adopter, name)
 		}
 		for _, id := range l.silent() {
-			l.lose(ctx, heir, id)
+			l.expireOpen(ctx, adopter, id)
 		}
 	}
 }
@@ -42,22 +42,23 @@ func (l *Leases) expired() (names []string) {
 	return names
 }
 
-// silent returns the pushed runs whose producers were not heard for too long.
+// silent returns the pushed runs whose producers were not heard for too long, and
+// those of which it is not known where they end.
 func (l *Leases) silent() (ids []run.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for id, h := range l.holds {
-		if h.kind == Open && l.silence(h.heard) >= l.config.PushLease {
-			ids = append(ids, id)
+	for k, h := range l.holds {
+		if k.kind == Open && (l.silence(h.heard) >= l.config.PushLease || h.look && l.silence(time.Time{}) > 0) {
+			ids = append(ids, k.id)
 		}
 	}
 	return ids
 }
 
-// bury settles what a dead instance leaves, and takes it off the registry once
+// expire adopts what a dead instance leaves, and takes it off the registry once
 // nothing is left. It stops where the instance turns out to live, and goes on
 // another time where the store is away.
-func (l *Leases) bury(ctx context.Context, heir Heir, name string) {
+func (l *Leases) expire(ctx context.Context, adopter Adopter, name string) {
 	l.mu.Lock()
 	p := l.peers[name]
 	if p == nil {
@@ -77,34 +78,29 @@ func (l *Leases) bury(ctx context.Context, heir Heir, name string) {
 	}
 	l.mu.Lock()
 	now := l.config.Now()
-	d := Death{Owner: name, Silence: l.silence(p.heard)}
-	if d.Silence < l.leaseOf(p) { // deaf meanwhile
+	e := Expiry{Holder: name, Silence: l.silence(p.heard)}
+	if e.Silence < l.leaseOf(p) { // deaf meanwhile
 		l.mu.Unlock()
 		return
 	}
 	if p.died.IsZero() {
 		p.died = now
-		l.config.Observer.Died(name, d.Silence)
+		l.config.Observer.Died(name, e.Silence)
 	}
 	p.again = now.Add(l.config.Lease / 3)
 	late := now.Sub(p.died) > strays
+	l.adoptOpen(p)
 	owned := slices.Collect(maps.Keys(p.owned))
-	for id := range p.open {
-		if !p.adopted && l.holds[id] == nil {
-			l.hold(id, Open, 0)
-		}
-	}
-	p.adopted = true
 	l.mu.Unlock()
 	for _, id := range owned {
 		l.mu.Lock()
-		d.Silence = l.silence(p.heard)
-		dead := d.Silence >= l.leaseOf(p)
+		e.Silence = l.silence(p.heard)
+		dead := e.Silence >= l.leaseOf(p)
 		l.mu.Unlock()
 		if !dead {
 			return // heard of, or deaf, meanwhile
 		}
-		verdict, _, err := heir.Inherit(ctx, id, d)
+		verdict, _, err := adopter.Adopt(ctx, id, e)
 		var away *ledger.UnavailableError
 		if errors.As(err, &away) || ctx.Err() != nil {
 			return
@@ -112,26 +108,41 @@ func (l *Leases) bury(ctx context.Context, heir Heir, name string) {
 		l.mu.Lock()
 		switch {
 		case err != nil: // another time; it must not hold up the others
-		case verdict == Settled, verdict == Missing && late:
+		case verdict == Closed, verdict == Missing && late:
 			delete(p.owned, id)
-		case verdict == Alive:
+		case verdict == Moving:
 			p.heard = l.config.Now()
 		}
 		l.mu.Unlock()
-		if err == nil && verdict == Alive {
+		if err == nil && verdict == Moving {
 			return
 		}
 	}
 	l.strike(ctx, name, p)
 }
 
+// adoptOpen makes a dead instance's pushed runs this one's too. Their producers may
+// live: what counts is when they could last have been heard there.
+func (l *Leases) adoptOpen(p *peer) {
+	if p.adopted {
+		return
+	}
+	p.adopted = true
+	for id := range p.open {
+		if k := (key{id, Open}); l.holds[k] == nil {
+			h := l.hold(k)
+			h.there, h.heard, h.look = true, p.heard, true
+		}
+	}
+}
+
 // strike takes a dead instance off the registry, if nothing of it is left and
-// this instance's heartbeats have named what it took over.
+// this instance's heartbeats have named what it adopted.
 func (l *Leases) strike(ctx context.Context, name string, p *peer) {
 	l.mu.Lock()
 	left := len(p.owned) > 0 || p.died.IsZero() // heard of meanwhile
 	for id := range p.open {
-		_, fresh := l.fresh[id]
+		_, fresh := l.fresh[key{id, Open}]
 		left = left || fresh
 	}
 	seq := p.seq
@@ -163,34 +174,39 @@ func (l *Leases) reappeared(ctx context.Context, name string, p *peer, seq uint6
 	return err != nil || len(notes) > 0
 }
 
-// lose settles a pushed run whose producers have fallen silent.
-func (l *Leases) lose(ctx context.Context, heir Heir, id run.ID) {
+// expireOpen sees to a pushed run whose producers have fallen silent, or finds out
+// where it ends.
+func (l *Leases) expireOpen(ctx context.Context, adopter Adopter, id run.ID) {
+	k := key{id, Open}
 	l.mu.Lock()
-	h := l.holds[id]
+	h := l.holds[k]
 	if h == nil {
 		l.mu.Unlock()
 		return
 	}
-	d := Death{Silence: l.silence(h.heard), LastSeq: h.last}
+	e := Expiry{Silence: l.silence(h.heard), LastSeq: h.last, Look: h.look}
 	l.mu.Unlock()
-	if d.Silence < l.config.PushLease {
+	if e.Silence < l.config.PushLease && !e.Look {
 		return // heard of, or deaf, meanwhile
 	}
-	verdict, last, err := heir.Inherit(ctx, id, d)
+	verdict, last, err := adopter.Adopt(ctx, id, e)
 	if err != nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch verdict {
-	case Settled:
-		l.forget(id)
-	case Alive:
+	h.look = false
+	switch {
+	case verdict == Closed:
+		l.forget(k)
+	case verdict == Moving && e.Look:
+		h.last = max(h.last, last)
+	case verdict == Moving:
 		h.heard, h.last = l.config.Now(), last
-	case Missing: // being started, or it never was
+	case verdict == Missing: // being started, or it never was
 		h.heard = l.config.Now()
 		if h.misses++; h.misses > 2 {
-			l.forget(id)
+			l.forget(k)
 		}
 	}
 }

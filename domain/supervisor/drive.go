@@ -1,0 +1,173 @@
+package supervisor
+
+import (
+	"context"
+	"time"
+
+	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/blob"
+	"github.com/runfacts/runfacts/domain/record"
+	"github.com/runfacts/runfacts/domain/run"
+)
+
+// neverStarted is the proof for a run that was stopped before its turn.
+const neverStarted = "the runtime was never started"
+
+// drive lets the run have its turn, and sees to its end. hard ends with the
+// process: what is not recorded then is left to the other instances, and over is
+// false.
+func (s *Supervisor) drive(hard context.Context, r *owned) (over bool) {
+	recorder, release := s.config.Runs.Use(r.id)
+	defer release()
+	push := recorder.Drive(r.summary.Epoch)
+	out := result{stop: agent.Stop{Proof: neverStarted}}
+	place, mine := s.turn(hard, r)
+	if out.told = r.told(); mine {
+		out = s.execute(hard, r, push)
+		defer func() {
+			if out.late != nil { // recorded without it; its place is still taken
+				<-out.late
+			}
+			place()
+		}()
+	}
+	defer r.finish()
+	return s.finish(hard, r, push, out)
+}
+
+// turn waits until the run may be driven, and returns the call that gives its
+// place back; mine is false where it is to end before. What was taken over runs
+// already, and does not wait.
+func (s *Supervisor) turn(hard context.Context, r *owned) (place func(), mine bool) {
+	begin := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		r.driven = true
+	}
+	if r.rejoin != nil {
+		begin()
+		return func() {}, true
+	}
+	timer := time.NewTimer(s.config.QueueTime)
+	defer timer.Stop()
+	if r.told() != nil { // drained or cancelled while it was being started
+		return nil, false
+	}
+	select {
+	case s.slots <- struct{}{}:
+		begin()
+		return func() { <-s.slots }, true
+	case <-r.ending:
+	case <-timer.C:
+		r.end(&limit{run.QueueTimeout, "the run waited too long for its turn", true})
+	case <-hard.Done():
+	}
+	return nil, false
+}
+
+// result is how a runtime ended. At most one of word and told is set; without
+// them it has stopped by itself, and err says how.
+type result struct {
+	word *agent.Event // it reported its end
+	told error        // it was told to stop, for this reason
+	stop agent.Stop
+	err  error
+	late <-chan struct{} // closed when it has stopped after all; nil: it has
+}
+
+// execute runs the runtime until it has ended, or was told to, for which it has
+// stopTime. What it reported last stays the reason of its end whatever comes at
+// the same time.
+func (s *Supervisor) execute(hard context.Context, r *owned, push *record.Push) result {
+	ctx, stop := context.WithCancelCause(hard)
+	defer stop(nil)
+	var out result
+	word := make(chan agent.Event, 1)
+	exited := make(chan struct{})
+	r.clock.start()
+	go func() {
+		defer close(exited)
+		out.stop, out.err = r.agent.Runner.Run(ctx, r.task(), s.emitter(ctx, stop, r, push, word))
+	}()
+	spoke := func(e agent.Event) result { return result{word: &e, late: exited} }
+	for r.told() == nil && hard.Err() == nil {
+		reached, in := r.clock.next()
+		select { // its own end comes before any limit
+		case e := <-word:
+			return spoke(e)
+		case <-exited:
+			return out
+		default:
+		}
+		if reached != nil {
+			r.end(reached)
+			break
+		}
+		timer := time.NewTimer(max(in, 0))
+		if in == 0 { // there is no limit
+			timer.Stop()
+		}
+		select {
+		case e := <-word:
+			timer.Stop()
+			return spoke(e)
+		case <-exited:
+		case <-timer.C:
+		case <-r.clock.changed:
+		case <-push.Broken():
+			_, err := push.Wait(hard)
+			r.end(broken(err))
+		case <-r.ending:
+		case <-hard.Done():
+		}
+		timer.Stop()
+	}
+	stop(r.told()) // nil: the process ends
+	timer := time.NewTimer(stopTime)
+	defer timer.Stop()
+	select {
+	case e := <-word: // at the same time; it is true, and was first
+		return spoke(e)
+	case <-exited:
+		out.told = r.told()
+		return out
+	case <-timer.C:
+		return result{told: r.told(), late: exited}
+	}
+}
+
+// emitter returns what the runtime reports through. The run's end is not handed
+// over but returned by way of word: it is recorded by finish, as every end is.
+func (s *Supervisor) emitter(ctx context.Context, stop context.CancelCauseFunc, r *owned, push *record.Push, word chan<- agent.Event) func(agent.Event) error {
+	line := 0
+	return func(e agent.Event) error {
+		if ctx.Err() != nil {
+			return agent.ErrEnded
+		}
+		defer r.clock.reporting()()
+		s.config.Observer.Reported(e.Type)
+		if err := e.Check(); err != nil {
+			s.config.Observer.RuntimeFailed(r.id, err)
+			r.end(&limit{run.InvalidEvent, beginning(err.Error(), maxMessage), false})
+			return agent.ErrEnded
+		}
+		r.questions.follow(&e)
+		if err := blob.Offload(ctx, s.config.Blobs, r.id, s.config.Inline, &e); err != nil {
+			if ctx.Err() == nil {
+				s.config.Observer.RuntimeFailed(r.id, err)
+				r.end(&limit{"blob_store_failed", "what the runtime reported could not be kept", true})
+			}
+			return agent.ErrEnded
+		}
+		if e.Type == agent.Done || e.Type == agent.Error {
+			word <- e // the first: ctx ends here
+			stop(agent.ErrEnded)
+			return agent.ErrEnded
+		}
+		line++
+		if push.Send(ctx, line, e) != nil {
+			return agent.ErrEnded
+		}
+		return nil
+	}
+}
