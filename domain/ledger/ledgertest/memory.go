@@ -27,7 +27,10 @@ const (
 	Forbidden          // refused by an ACL
 )
 
-var errLost = errors.New("the answer was lost")
+var (
+	errLost    = errors.New("the answer was lost")
+	errDamaged = errors.New("metadata is not an envelope")
+)
 
 // Memory is a ledger in memory. It polices its callers: an append with a gap,
 // a broken chain or no id fails the test. Safe for concurrent use.
@@ -38,6 +41,7 @@ type Memory struct {
 	runs    map[run.ID][]run.Event
 	erased  map[run.ID]bool
 	hidden  map[run.ID]run.Seq // events up to here are gone
+	corrupt map[run.ID]run.Seq // this event cannot be read
 	epoch   map[run.ID]int     // counts silences
 	faults  []Fault
 	late    []func()
@@ -54,7 +58,7 @@ var _ ledger.Ledger = (*Memory)(nil)
 // NewMemory returns an empty ledger.
 func NewMemory(t testing.TB) *Memory {
 	return &Memory{
-		t: t, runs: make(map[run.ID][]run.Event), erased: make(map[run.ID]bool), hidden: make(map[run.ID]run.Seq),
+		t: t, runs: make(map[run.ID][]run.Event), erased: make(map[run.ID]bool), hidden: make(map[run.ID]run.Seq), corrupt: make(map[run.ID]run.Seq),
 		epoch: make(map[run.ID]int), changed: make(chan struct{}),
 		arrived: make(chan struct{}, 1024), counts: make(map[string]int),
 	}
@@ -125,6 +129,38 @@ func (m *Memory) SetBack(id run.ID, events []run.Event) {
 	defer m.mu.Unlock()
 	m.runs[id] = events
 	m.wake()
+}
+
+// Corrupt makes an event of a run unreadable.
+func (m *Memory) Corrupt(id run.ID, seq run.Seq) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.corrupt[id] = seq
+	m.wake()
+}
+
+// Stranger puts an event behind a run that is not one of ours.
+func (m *Memory) Stranger(id run.ID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	seq := run.Seq(len(m.runs[id]) + 1)
+	m.runs[id] = append(m.runs[id], run.Event{RunID: id, Seq: seq, Type: "stranger"})
+	m.corrupt[id] = seq
+	m.wake()
+}
+
+// damage is why an event cannot be read; nil: it can.
+func (m *Memory) damage(e *run.Event) error {
+	if m.corrupt[e.RunID] != e.Seq {
+		return nil
+	}
+	return &ledger.CorruptError{Run: e.RunID, Seq: e.Seq, Err: errDamaged}
+}
+
+func (m *Memory) damageOf(e *run.Event) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.damage(e)
 }
 
 // Silence makes a run's open subscriptions say nothing any more.
@@ -239,7 +275,7 @@ func (m *Memory) store(id run.ID, after run.Seq, events []run.Event) error {
 // police fails the test for an append that no well-behaved caller makes.
 func (m *Memory) police(id run.ID, after run.Seq, events []run.Event) {
 	previous := ""
-	if after > 0 {
+	if after > 0 && m.corrupt[id] != after { // there is no chain to go on with behind what cannot be read
 		previous = m.runs[id][after-1].ChainChecksum
 	}
 	if len(events) == 0 {
@@ -298,6 +334,9 @@ func (m *Memory) Read(_ context.Context, id run.ID, after run.Seq, limit ledger.
 		if len(page) >= limit.Events || size >= limit.Bytes {
 			break
 		}
+		if err := m.damage(&e); err != nil {
+			return nil, err
+		}
 		page, size = append(page, e), size+len(e.Payload)
 	}
 	return page, nil
@@ -323,7 +362,8 @@ func (m *Memory) Last(_ context.Context, id run.ID) (run.Event, error) {
 	if err := m.readable(id); err != nil {
 		return run.Event{}, err
 	}
-	return m.runs[id][len(m.runs[id])-1], nil
+	last := m.runs[id][len(m.runs[id])-1]
+	return last, m.damage(&last)
 }
 
 // Follow implements ledger.Follower.
@@ -350,6 +390,9 @@ func (m *Memory) Follow(ctx context.Context, id run.ID, after run.Seq, deliver f
 		}
 		m.mu.Unlock()
 		if next != nil {
+			if err := m.damageOf(next); err != nil {
+				return err
+			}
 			if err := deliver(*next); err != nil {
 				return err
 			}
