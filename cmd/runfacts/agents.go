@@ -57,12 +57,12 @@ type sandboxConfig struct {
 	Mount     []string          `yaml:"mount" json:"mount,omitempty"`       // source:target[:ro|rw]; ro by default; relative to the file
 	Env       map[string]string `yaml:"env" json:"env,omitempty"`           // name: value
 	EnvFrom   map[string]string `yaml:"env_from" json:"env_from,omitempty"` // name: variable of this server's environment
-	Network   bool              `yaml:"network" json:"network"`
-	Stdout    string            `yaml:"stdout" json:"stdout"`   // events (default) or text
-	Timeout   duration          `yaml:"timeout" json:"timeout"` // wall clock; default: max_duration
-	Memory    size              `yaml:"memory" json:"memory"`   // of the tree; default 512MiB
-	Disk      size              `yaml:"disk" json:"disk"`       // of each of /work, /tmp, /dev/shm, in memory; default 64MiB
-	Output    size              `yaml:"output" json:"output"`   // of standard output; default 64MiB
+	Network   network           `yaml:"network" json:"network"`             // false (default), true: one of its own, or host
+	Stdout    string            `yaml:"stdout" json:"stdout"`               // events (default) or text
+	Timeout   duration          `yaml:"timeout" json:"timeout"`             // wall clock; default: max_duration
+	Memory    size              `yaml:"memory" json:"memory"`               // of its processes and files together; default 512MiB
+	Disk      size              `yaml:"disk" json:"disk"`                   // of each of /output, /work, /tmp, /dev/shm, in memory; default 64MiB
+	Output    size              `yaml:"output" json:"output"`               // of standard output; default 64MiB
 	Processes int               `yaml:"processes" json:"processes"`
 }
 
@@ -106,9 +106,30 @@ func (s *size) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// readAgents reads a configuration file and builds its agents. Errors name the
+// network is false, true or host.
+type network string
+
+var networks = map[network]sandbox.Network{"false": sandbox.NoNetwork, "true": sandbox.OwnNetwork, "host": sandbox.HostNetwork}
+
+func (n *network) UnmarshalText(text []byte) error {
+	*n = network(text)
+	if _, ok := networks[*n]; !ok {
+		return fmt.Errorf("%q is neither false nor true nor host", text)
+	}
+	return nil
+}
+
+func (n network) MarshalJSON() ([]byte, error) {
+	if n == "host" {
+		return []byte(`"host"`), nil
+	}
+	return []byte(n), nil
+}
+
+// readAgents reads a configuration file and builds its agents, whose artifacts
+// have at most maxArtifact bytes. Errors name the
 // file and the line or the agent, all of them at once where they can be told apart.
-func readAgents(ctx context.Context, path string, log zerolog.Logger) ([]supervisor.Agent, error) {
+func readAgents(ctx context.Context, path string, maxArtifact int64, log zerolog.Logger) ([]supervisor.Agent, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -120,7 +141,7 @@ func readAgents(ctx context.Context, path string, log zerolog.Logger) ([]supervi
 	var agents []supervisor.Agent
 	var faults []error
 	for id, c := range file.Agents {
-		a, err := c.build(ctx, id, filepath.Dir(path), log)
+		a, err := c.build(ctx, id, filepath.Dir(path), maxArtifact, log)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("%s: agent %s: %w", path, id, err))
 			continue
@@ -131,7 +152,7 @@ func readAgents(ctx context.Context, path string, log zerolog.Logger) ([]supervi
 }
 
 // build makes an agent of its configuration, filling in the defaults.
-func (c *agentConfig) build(ctx context.Context, id, base string, log zerolog.Logger) (supervisor.Agent, error) {
+func (c *agentConfig) build(ctx context.Context, id, base string, maxArtifact int64, log zerolog.Logger) (supervisor.Agent, error) {
 	if c == nil {
 		c = &agentConfig{}
 	}
@@ -152,7 +173,7 @@ func (c *agentConfig) build(ctx context.Context, id, base string, log zerolog.Lo
 	case c.Sandbox != nil:
 		c.Sandbox.Timeout = c.Sandbox.Timeout.or(time.Duration(c.MaxDuration))
 		c.MaxDuration = min(c.MaxDuration, c.Sandbox.Timeout)
-		runner, err = c.Sandbox.build(ctx, base, log)
+		runner, err = c.Sandbox.build(ctx, base, maxArtifact, log.With().Str("agent_id", id).Logger())
 	case c.Scripted != nil:
 		runner, err = c.Scripted.build(base)
 	case c.LangGraph != nil:
@@ -201,7 +222,7 @@ func (s size) or(other size) size {
 	return s
 }
 
-func (c *sandboxConfig) build(ctx context.Context, base string, log zerolog.Logger) (agent.Runner, error) {
+func (c *sandboxConfig) build(ctx context.Context, base string, maxArtifact int64, log zerolog.Logger) (agent.Runner, error) {
 	c.Memory, c.Disk, c.Output = c.Memory.or(512<<20), c.Disk.or(64<<20), c.Output.or(64<<20)
 	if c.Processes == 0 {
 		c.Processes = 64
@@ -209,9 +230,12 @@ func (c *sandboxConfig) build(ctx context.Context, base string, log zerolog.Logg
 	if c.Stdout == "" {
 		c.Stdout = "events"
 	}
+	if c.Network == "" {
+		c.Network = "false"
+	}
 	out := sandbox.Config{
-		Command: c.Command, Env: c.Env, Secrets: make(map[string]string), Network: c.Network, Text: c.Stdout == "text",
-		Memory: int64(c.Memory), Disk: int64(c.Disk), Processes: c.Processes, Output: int64(c.Output),
+		Command: c.Command, Env: c.Env, Secrets: make(map[string]string), Network: networks[c.Network], Text: c.Stdout == "text",
+		Memory: int64(c.Memory), Disk: int64(c.Disk), Processes: c.Processes, Output: int64(c.Output), MaxArtifact: maxArtifact,
 	}
 	var faults []error
 	if len(c.Command) == 0 {
@@ -312,11 +336,11 @@ const demoID = "demo_agent"
 
 // demoAgent is an agent for looking around: a sandbox where there can be one,
 // else the same script played by this process.
-func demoAgent(ctx context.Context, log zerolog.Logger) (supervisor.Agent, error) {
+func demoAgent(ctx context.Context, maxArtifact int64, log zerolog.Logger) (supervisor.Agent, error) {
 	command := append([]string{"sh", "-c", `for event; do printf '%s\n' "$event"; sleep 0.2; done`, "demo"},
 		strings.Split(strings.TrimSpace(demoScript), "\n")...)
 	c := agentConfig{Runtime: "sandbox", Sandbox: &sandboxConfig{Command: command}}
-	a, err := c.build(ctx, demoID, ".", log)
+	a, err := c.build(ctx, demoID, ".", maxArtifact, log)
 	if err == nil {
 		return a, nil
 	}

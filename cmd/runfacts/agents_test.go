@@ -35,7 +35,7 @@ func TestConfigurationIsStrict(t *testing.T) {
 		"agents:\n  a: {runtime: langgraph, langgraph: {url: \"http://u:p@h\", api_key_env: RUNFACTS_TEST_NONE}}\n": {"without credentials", "assistant is missing", "RUNFACTS_TEST_NONE is not set"},
 		"agents: [1]\n": {"runfacts.yaml"},
 	} {
-		_, err := readAgents(t.Context(), configure(t, text), zerolog.Nop())
+		_, err := readAgents(t.Context(), configure(t, text), 1<<20, zerolog.Nop())
 		if err == nil {
 			t.Errorf("%s: no error", text)
 			continue
@@ -57,14 +57,14 @@ func TestSnapshotIsTheEffectiveConfiguration(t *testing.T) {
 	t.Setenv("RUNFACTS_TEST_SECRET", "hunter2")
 	path := configure(t, "agents:\n  shell:\n    runtime: sandbox\n    sandbox:\n      command: [sh, -c, 'echo <hi>']\n      memory: 1GiB\n"+
 		"      timeout: 90s\n      env_from: {KEY: RUNFACTS_TEST_SECRET}\n")
-	agents, err := readAgents(t.Context(), path, zerolog.Nop())
+	agents, err := readAgents(t.Context(), path, 1<<20, zerolog.Nop())
 	if err != nil {
 		if strings.Contains(err.Error(), "cannot be set up here") {
 			t.Skip("this machine allows no sandboxes: ", err)
 		}
 		t.Fatal(err)
 	}
-	again, err := readAgents(t.Context(), path, zerolog.Nop())
+	again, err := readAgents(t.Context(), path, 1<<20, zerolog.Nop())
 	if err != nil || string(again[0].Config) != string(agents[0].Config) {
 		t.Errorf("read again it is %s, %v", again[0].Config, err)
 	}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/runfacts/runfacts/transport/runner/sandbox"
 )
 
 // version is set by the linker in releases.
@@ -25,6 +27,7 @@ type cli struct {
 }
 
 func main() {
+	sandbox.Setup() // where this process is there to set one up
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

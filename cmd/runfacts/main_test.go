@@ -10,9 +10,12 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
 	"go.uber.org/goleak"
+
+	"github.com/runfacts/runfacts/transport/runner/sandbox"
 )
 
 func TestMain(m *testing.M) {
+	sandbox.Setup() // of the tests' own sandboxes
 	if os.Getenv(asBinary) != "" {
 		main()
 		return

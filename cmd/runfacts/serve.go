@@ -135,7 +135,7 @@ func (c *serveCmd) Run(ctx context.Context, s streams) (err error) {
 // agents returns what is configured.
 func (c *serveCmd) agents(ctx context.Context, log zerolog.Logger) (agents []supervisor.Agent, err error) {
 	if c.Config != "" {
-		if agents, err = readAgents(ctx, c.Config, log); err != nil {
+		if agents, err = readAgents(ctx, c.Config, c.MaxArtifact, log); err != nil {
 			return nil, err
 		}
 	}
@@ -143,7 +143,7 @@ func (c *serveCmd) agents(ctx context.Context, log zerolog.Logger) (agents []sup
 		return nil, fmt.Errorf("%s configures %s, which --demo adds", c.Config, demoID)
 	}
 	if c.Demo {
-		demo, err := demoAgent(ctx, log)
+		demo, err := demoAgent(ctx, c.MaxArtifact, log)
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ package agent
 
 import (
 	"encoding/json"
+	"io"
 	"time"
 )
 
@@ -62,6 +63,7 @@ type Event struct {
 
 	Artifact json.RawMessage // artifact: an object
 	Bytes    []byte          // artifact: its content, where the runner has it
+	Source   io.Reader       // artifact: its content, where Bytes is nil; read once, while the event is emitted
 	Stored   bool            // artifact: its content is kept, under its checksum
 	Full     *Full           // the event's value is kept elsewhere; here is only its beginning
 

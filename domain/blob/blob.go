@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"unicode/utf8"
 
@@ -49,7 +50,7 @@ const previewed = 4 << 10
 
 // Long reports whether Offload has something to keep.
 func Long(e *agent.Event, limit int) bool {
-	return e.Bytes != nil || len(e.ToolArgs) > limit || len(e.ToolResult) > limit || len(e.Answer) > limit
+	return e.Bytes != nil || e.Source != nil || len(e.ToolArgs) > limit || len(e.ToolResult) > limit || len(e.Answer) > limit
 }
 
 // Offload keeps what an event carries beside itself (an artifact's bytes), and a
@@ -62,6 +63,12 @@ func Offload(ctx context.Context, s Store, id run.ID, limit int, e *agent.Event)
 			return fmt.Errorf("keep an artifact of run %s: %w", id, err)
 		}
 		e.Bytes, e.Stored = nil, true
+		return nil
+	case e.Type == agent.Artifact && e.Source != nil: // its runner has bounded it
+		if _, _, err := s.Put(ctx, id, e.Source, math.MaxInt64-1); err != nil {
+			return fmt.Errorf("keep an artifact of run %s: %w", id, err)
+		}
+		e.Source, e.Stored = nil, true
 		return nil
 	case e.Type == agent.ToolCall && len(e.ToolArgs) > limit:
 		return offload(ctx, s, id, &e.ToolArgs, &e.Full)

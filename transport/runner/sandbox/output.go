@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"unicode/utf8"
-
-	"github.com/rs/zerolog"
 
 	"github.com/runfacts/runfacts/domain/agent"
 )
@@ -129,62 +126,4 @@ func characters(b []byte) int {
 		}
 	}
 	return len(b)
-}
-
-const (
-	tailKept   = 2 << 10  // of standard error for the run's error, in bytes
-	maxLogged  = 64 << 10 // of a run's standard error in the log, in bytes
-	maxLogLine = 1 << 10
-)
-
-// stderr takes a command's standard error: to the log, without secrets, and
-// its end for the run's error. Safe for concurrent use.
-type stderr struct {
-	log     zerolog.Logger
-	secrets *strings.Replacer
-
-	mu     sync.Mutex
-	kept   []byte
-	logged int
-}
-
-func newStderr(log zerolog.Logger, run string, secrets map[string]string) *stderr {
-	var pairs []string
-	for _, value := range secrets {
-		if value != "" {
-			pairs = append(pairs, value, "[secret]")
-		}
-	}
-	return &stderr{log: log.With().Str("run_id", run).Logger(), secrets: strings.NewReplacer(pairs...)}
-}
-
-func (s *stderr) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for line := range bytes.Lines(b) {
-		if s.logged >= maxLogged {
-			break
-		}
-		line = bytes.TrimRight(line, "\r\n")
-		line = line[:min(len(line), maxLogLine)]
-		s.logged += len(line) + 1
-		s.log.Info().Str("stderr", s.secrets.Replace(string(line))).Msg("agent")
-	}
-	s.kept = append(s.kept, b[max(0, len(b)-2*tailKept):]...)
-	if n := len(s.kept) - 2*tailKept; n > 0 {
-		s.kept = append(s.kept[:0], s.kept[n:]...)
-	}
-	return len(b), nil
-}
-
-// tail is the end of what was written, without secrets.
-func (s *stderr) tail() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	text := s.secrets.Replace(strings.ToValidUTF8(string(s.kept), "\uFFFD"))
-	cut := max(0, len(text)-tailKept)
-	for cut < len(text) && !utf8.RuneStart(text[cut]) {
-		cut++
-	}
-	return text[cut:]
 }

@@ -2,83 +2,171 @@ package sandbox
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/runfacts/runfacts/domain/agent"
 )
 
-// nobody is who a sandbox is for the kernel when this process is root: limits
-// on processes do not hold for root.
-const nobody = 65534
-
 // process is a sandbox that runs.
 type process struct {
 	cmd    *exec.Cmd
 	stdout *os.File
 	errors *stderr
-	output string        // the folder that is /output inside
+	files  *files // what it may write to; nil: it never came so far
+	group  *group
+	stack  *stack
 	first  int           // the first process of its namespace, whose death ends all
 	exited chan struct{} // closed once cmd has ended
 	err    error         // of cmd.Wait
 }
 
-// start starts the command.
+// start starts the command. Where the sandbox cannot be set up its process tells
+// so and ends, as a command that fails does.
 func (r *Runner) start(task agent.Task) (p *process, err error) {
-	infoOut, infoIn, err := os.Pipe()
+	pipes := &pipes{}
+	defer pipes.closeTheirs()
+	handover, theirs, err := newHandover()
 	if err != nil {
 		return nil, err
 	}
-	defer infoOut.Close()
-	defer infoIn.Close()
-	stdout, stdoutIn, err := os.Pipe()
+	defer handover.conn.Close()
+	pipes.theirs = append(pipes.theirs, theirs)
+	info := pipes.read()
+	pipes.hold(r.filter)
+	pipes.hold(resolvers(r.config.Network))
+	stdout := pipes.read()
+	if pipes.err != nil {
+		pipes.closeOurs()
+		return nil, pipes.err
+	}
+	defer info.Close()
+	stdoutIn := pipes.theirs[len(pipes.theirs)-1]
+
+	attributes, plan := attributes(&r.config)
+	text, err := json.Marshal(plan)
 	if err != nil {
+		pipes.closeOurs()
 		return nil, err
 	}
-	defer stdoutIn.Close()
-	output, err := outputFolder()
-	if err != nil {
-		stdout.Close()
-		return nil, err
+	cmd := &exec.Cmd{
+		Path: "/proc/self/exe", // readable whoever this is, replaced or not
+		Args: append([]string{setupName, string(text), r.bwrap}, r.arguments()...),
+		Env:  r.environment(), ExtraFiles: pipes.theirs[:len(pipes.theirs)-1],
+		Stdin: bytes.NewReader(append(bytes.Clone(input(task)), '\n')), Stdout: stdoutIn,
+		WaitDelay: graceTime, SysProcAttr: attributes,
 	}
-	cmd := exec.Command(r.bwrap, r.arguments(3, output)...)
-	cmd.Env = r.environment()
-	cmd.ExtraFiles = []*os.File{infoIn}
-	cmd.Stdin = bytes.NewReader(append(bytes.Clone(input(task)), '\n'))
-	cmd.Stdout = stdoutIn
-	p = &process{cmd: cmd, stdout: stdout, output: output, errors: newStderr(r.log, task.RunID, r.config.Secrets), exited: make(chan struct{})}
+	p = &process{cmd: cmd, stdout: stdout, errors: newStderr(r.log, task.RunID, r.config.Secrets), exited: make(chan struct{})}
 	cmd.Stderr = p.errors
-	cmd.WaitDelay = graceTime
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if os.Geteuid() == 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	if r.groups != "" {
+		if p.group, err = newGroup(r.groups, &r.config); err != nil {
+			pipes.closeOurs()
+			return nil, err
+		}
+		p.group.join(attributes)
 	}
 	if err := cmd.Start(); err != nil {
-		stdout.Close()
+		p.stdout.Close()
 		p.discard()
 		return nil, err
 	}
 	go func() {
 		defer close(p.exited)
 		p.err = cmd.Wait()
+		p.errors.flush()
 	}()
-	infoIn.Close()
-	stdoutIn.Close()
-	var info struct {
-		ChildPID int `json:"child-pid"`
+	pipes.closeTheirs()
+	if p.files, err = handover.take(); err != nil {
+		return p, nil // the process says why
+	}
+	err = p.files.check(&r.config)
+	if err == nil && r.config.Network == OwnNetwork {
+		p.stack, err = startStack(r.slirp, cmd.Process.Pid, p.group)
+	}
+	if err != nil {
+		handover.conn.Close() // ends the process
+		p.wait()
+		p.discard()
+		return nil, err
+	}
+	if handover.proceed() != nil {
+		return p, nil // as above
+	}
+	var child struct {
+		PID int `json:"child-pid"`
 	}
 	// Without a child bubblewrap has failed, and its exit says so.
-	_ = json.NewDecoder(infoOut).Decode(&info)
-	p.first = info.ChildPID
+	_ = json.NewDecoder(info).Decode(&child)
+	p.first = child.PID
 	return p, nil
+}
+
+// pipes are the two ends of a process's descriptors, while it is started.
+type pipes struct {
+	ours, theirs []*os.File
+	err          error // the first
+}
+
+// pair returns a pipe's ends.
+func (p *pipes) pair() (reader, writer *os.File) {
+	reader, writer, err := os.Pipe()
+	if p.err == nil {
+		p.err = err
+	}
+	return reader, writer
+}
+
+// read is a pipe that the process writes to.
+func (p *pipes) read() (ours *os.File) {
+	ours, theirs := p.pair()
+	p.ours, p.theirs = append(p.ours, ours), append(p.theirs, theirs)
+	return ours
+}
+
+// hold is a pipe in which the process finds a short text.
+func (p *pipes) hold(text []byte) {
+	theirs, ours := p.pair()
+	p.theirs = append(p.theirs, theirs)
+	if p.err == nil {
+		_, p.err = ours.Write(text) // a pipe takes more than that
+	}
+	ours.Close()
+}
+
+func (p *pipes) closeOurs() {
+	for _, f := range p.ours {
+		f.Close()
+	}
+}
+
+func (p *pipes) closeTheirs() {
+	for _, f := range p.theirs {
+		f.Close() // twice, and of a file that is none, is an error only
+	}
+}
+
+// discard gives back what is left of it, whose processes have ended.
+func (p *process) discard() {
+	p.stack.stop()
+	p.group.remove()
+	if p.files != nil {
+		p.files.close()
+	}
+}
+
+// linger gives the process a moment to end by itself.
+func (p *process) linger() {
+	timer := time.NewTimer(graceTime)
+	defer timer.Stop()
+	select {
+	case <-p.exited:
+	case <-timer.C:
+	}
 }
 
 // environment is the command's, and all that bubblewrap gets. It does not go
@@ -107,54 +195,36 @@ func (p *process) wait() string {
 	var exit *exec.ExitError
 	switch {
 	case p.err == nil, errors.Is(p.err, exec.ErrWaitDelay):
-		return "exit status 0"
+		return succeeded
 	case errors.As(p.err, &exit) && exit.ExitCode() > 128: // as bubblewrap tells a signal
 		return "killed by signal " + syscall.Signal(exit.ExitCode()-128).String()
 	}
 	return p.err.Error()
 }
 
-// watch ends the process when ctx or stop does, or when the tree takes more
-// memory, or its output more room, than it may (the error); it returns when the
-// process has ended.
-func (p *process) watch(ctx context.Context, stop <-chan struct{}, c *Config) (excess error) {
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-p.exited:
-			return nil
-		case <-tick.C:
-			what := ""
-			switch {
-			case p.resident() > c.Memory:
-				what = fmt.Sprintf("its processes together took more than %d bytes of memory", c.Memory)
-			case p.written() > c.Disk:
-				what = fmt.Sprintf("it left more than %d bytes in /output", c.Disk)
-			default:
-				continue
-			}
-			p.kill()
-			return &agent.Failure{Code: "sandbox_failed", Message: what}
-		case <-ctx.Done():
-		case <-stop:
-		}
-		break
+// succeeded is what wait says of a command that did.
+const succeeded = "exit status 0"
+
+// memory is what the whole sandbox takes, in bytes, where no cgroup holds it.
+func (p *process) memory(c *Config) int64 {
+	total := usage([]int{p.first, p.stack.pid()}, c.Processes+setupTasks, c.Network != HostNetwork)
+	if p.files != nil {
+		total += p.files.used()
 	}
-	// The command and what it started are one process group, led by the first
-	// process, which itself ignores the signal. Errors: it has ended.
+	return total
+}
+
+// tooMuch is the failure of a sandbox that took more memory than it may.
+func tooMuch(c *Config) error {
+	return &agent.Failure{Code: "sandbox_failed", Message: fmt.Sprintf("its processes and files together took more than %d bytes of memory", c.Memory)}
+}
+
+// signal asks the command, and what it started, to end: they are one process
+// group, led by the first process, which itself ignores the signal.
+func (p *process) signal() {
 	if p.first > 0 {
-		_ = syscall.Kill(-p.first, syscall.SIGTERM)
+		_ = syscall.Kill(-p.first, syscall.SIGTERM) // it has ended
 	}
-	timer := time.NewTimer(graceTime)
-	defer timer.Stop()
-	select {
-	case <-p.exited:
-		return nil
-	case <-timer.C:
-	}
-	p.kill()
-	return nil
 }
 
 // kill ends the whole tree and waits for it. Errors: it has ended. Bubblewrap
@@ -173,28 +243,4 @@ func (p *process) kill() {
 	}
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	<-p.exited
-}
-
-// resident is the memory of the tree in bytes; 0 where it has ended.
-func (p *process) resident() (total int64) {
-	page := int64(os.Getpagesize())
-	for queue := []int{p.first}; len(queue) > 0 && queue[0] > 0; queue = queue[1:] {
-		dir := fmt.Sprintf("/proc/%d", queue[0])
-		if statm, err := os.ReadFile(dir + "/statm"); err == nil {
-			if fields := strings.Fields(string(statm)); len(fields) > 1 {
-				n, _ := strconv.ParseInt(fields[1], 10, 64) // the kernel's own
-				total += n * page
-			}
-		}
-		tasks, _ := os.ReadDir(dir + "/task") // it may have ended
-		for _, t := range tasks {
-			children, _ := os.ReadFile(dir + "/task/" + t.Name() + "/children")
-			for _, child := range strings.Fields(string(children)) {
-				if pid, err := strconv.Atoi(child); err == nil {
-					queue = append(queue, pid)
-				}
-			}
-		}
-	}
-	return total
 }

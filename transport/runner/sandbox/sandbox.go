@@ -1,8 +1,14 @@
 // Package sandbox runs an agent as a command under bubblewrap: without network
-// unless it is given, on a read-only system, with a /tmp and a /work of its own,
-// without capabilities, bounded in memory, processes, disk and output.
+// unless it is given, on a read-only system, with folders of its own that are file
+// systems in memory with a size and a number of files, without capabilities,
+// bounded in memory, processes and output.
 //
-// What it leaves in /output becomes artifacts when it has ended.
+// Memory is held by a cgroup where this process may make one, else by limits on
+// each process, a filter on calls that take memory which nothing counts, and a
+// look at the rest ten times a second.
+//
+// What it leaves in /output becomes artifacts when it has ended. Nothing of it is
+// on this machine's disk, and nothing is left of it when this process dies.
 //
 // The run's input is the command's standard input. Its standard output is NDJSON
 // AgentEvents, or plain text. Its standard error goes to the log, and its end into
@@ -16,6 +22,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -24,19 +31,21 @@ import (
 	"github.com/runfacts/runfacts/domain/agent"
 )
 
-// Config is one agent's sandbox. The zero values of the bounds are not usable;
-// Defaults fills them in.
+// Config is one agent's sandbox. The zero values of the bounds are not usable:
+// the configuration's reader fills them in.
 type Config struct {
 	Command   []string          // as the sandbox sees it
 	Mounts    []Mount           // beside the system
 	Env       map[string]string // of the command
 	Secrets   map[string]string // as Env, and kept out of logs and errors
-	Network   bool
+	Network   Network
 	Text      bool  // standard output is text, not AgentEvents
-	Memory    int64 // bytes of the whole tree, and of private memory of each process
-	Disk      int64 // bytes of each of /tmp, /work and /dev/shm, held in memory, and of /output
+	Memory    int64 // bytes of all its processes and of its files together
+	Disk      int64 // bytes of each of /output, /work, /tmp and /dev/shm, which are held in memory
 	Processes int   // at once
 	Output    int64 // bytes of standard output
+
+	MaxArtifact int64 // bytes of one file in /output
 }
 
 // Mount shows a file or folder of this machine in the sandbox.
@@ -49,22 +58,35 @@ type Mount struct {
 const (
 	maxLine   = 4 << 20 // of an AgentEvent, in bytes, as in a push
 	maxFiles  = 1024    // open at once, in each process
+	rootSize  = 1 << 20 // of /, which holds links and mount points and is read-only
+	pageSize  = 4 << 10
 	graceTime = 2 * time.Second
 	probeTime = 10 * time.Second
 )
+
+// inodes is how many files and folders each file system has room for: one for
+// each page.
+func (c *Config) inodes() int64 { return max(c.Disk/pageSize, 16) }
 
 // Runner implements agent.Runner. Safe for concurrent use.
 type Runner struct {
 	config Config
 	log    zerolog.Logger
 	bwrap  string
+	slirp  string // slirp4netns; "" where the network is not its own
+	groups string // the cgroup for sandboxes' groups; "": this process may make none
+	filter []byte // the seccomp program
 }
 
 var _ agent.Runner = (*Runner)(nil)
 
-// New looks for bubblewrap and tries the sandbox with a command that does
-// nothing. Errors say what is missing.
+// New looks for what a sandbox needs, tries it with a command that does nothing,
+// and logs how its bounds are held on this machine. Errors say what is missing.
+// The process's main has to begin with Setup.
 func New(ctx context.Context, c Config, log zerolog.Logger) (*Runner, error) {
+	if !began {
+		return nil, errors.New("the program does not begin with sandbox.Setup")
+	}
 	bwrap, err := exec.LookPath("bwrap")
 	if err != nil {
 		return nil, errors.New("bubblewrap is not installed (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap; Alpine: apk add bubblewrap)")
@@ -72,28 +94,41 @@ func New(ctx context.Context, c Config, log zerolog.Logger) (*Runner, error) {
 	if _, err := exec.LookPath("prlimit"); err != nil {
 		return nil, errors.New("prlimit is not installed (it is in util-linux)")
 	}
-	sweep()
-	r := &Runner{c, log, bwrap}
+	r := &Runner{config: c, log: log, bwrap: bwrap}
+	if c.Network == OwnNetwork {
+		if r.slirp, err = lookForStack(); err != nil {
+			return nil, err
+		}
+	}
+	held := "cgroup"
+	if r.groups, err = groups(); err != nil {
+		held = fmt.Sprintf("limits on each process, a filter, and a look every %s: %v", watchTime, err)
+	}
+	if r.filter, err = filter(r.groups != ""); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	probe := *r
-	probe.config.Command, probe.config.Text = []string{"true"}, true
+	probe.log = zerolog.Nop()
+	probe.config.Command, probe.config.Text = []string{"sh", "-c", "! touch /x 2>/dev/null"}, true // as / is read-only
 	if _, err := probe.Run(ctx, agent.Task{}, func(agent.Event) error { return nil }); err != nil {
 		return nil, fmt.Errorf("the sandbox cannot be set up here: %w", err)
 	}
+	log.Info().Str("memory", held).Int64("memory_bytes", c.Memory).Int64("disk_bytes", c.Disk).Int64("disk_files", c.inodes()).
+		Str("network", [...]string{"none", "slirp4netns", "this machine's"}[c.Network]).Msg("sandbox bounds")
 	return r, nil
 }
 
-// arguments are bubblewrap's, for a command whose description it writes to the
-// file descriptor info, with a folder of its own for its output.
-func (r *Runner) arguments(info int, output string) []string {
+// arguments are bubblewrap's, which finds its descriptors and folders as Setup's
+// process left them.
+func (r *Runner) arguments() []string {
 	c := &r.config
-	disk := fmt.Sprint(c.Disk)
 	args := []string{
 		"--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session",
 		"--cap-drop", "ALL", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox",
-		"--info-fd", fmt.Sprint(info),
-		"--ro-bind", "/usr", "/usr",
+		"--info-fd", fmt.Sprint(infoFD),
+		"--size", fmt.Sprint(rootSize), "--tmpfs", "/", "--ro-bind", "/usr", "/usr",
 	}
 	for _, folder := range []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64"} {
 		if target, err := os.Readlink(folder); err == nil {
@@ -103,16 +138,23 @@ func (r *Runner) arguments(info int, output string) []string {
 		}
 	}
 	public := []string{"/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl/certs", "/etc/ca-certificates", "/etc/localtime"}
-	if c.Network {
-		args = append(args, "--share-net")
-		public = append(public, "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
+	if c.Network != NoNetwork {
+		args = append(args, "--share-net") // with the process that set it up
+		public = append(public, "/etc/hosts", "/etc/nsswitch.conf")
 	}
 	for _, path := range public {
 		args = append(args, "--ro-bind-try", path, path)
 	}
-	args = append(args, "--proc", "/proc", "--dev", "/dev", "--size", disk, "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
-		"--size", disk, "--tmpfs", "/tmp", "--size", disk, "--tmpfs", "/work",
-		"--bind", output, "/output", "--chdir", "/work")
+	args = append(args, "--ro-bind-data", fmt.Sprint(resolverFD), "/etc/resolv.conf", "--seccomp", fmt.Sprint(filterFD),
+		"--proc", "/proc", "--dev", "/dev")
+	if r.groups == "" {
+		// Shared mappings of /dev/zero are memory that nothing counts; /dev/full
+		// reads the same, and cannot be mapped.
+		args = append(args, "--dev-bind", "/dev/full", "/dev/zero")
+	}
+	for _, f := range folders {
+		args = append(args, "--bind", filepath.Join(base, f.name), f.target)
+	}
 	for _, m := range c.Mounts {
 		how := "--ro-bind"
 		if m.Writable {
@@ -120,7 +162,8 @@ func (r *Runner) arguments(info int, output string) []string {
 		}
 		args = append(args, how, m.Source, m.Target)
 	}
-	args = append(args, "--", "/usr/bin/prlimit", fmt.Sprintf("--nproc=%d", c.Processes), fmt.Sprintf("--data=%d", c.Memory),
+	args = append(args, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work", "--", "/usr/bin/prlimit",
+		fmt.Sprintf("--nproc=%d", c.Processes), fmt.Sprintf("--data=%d", c.Memory),
 		fmt.Sprintf("--fsize=%d", c.Disk), fmt.Sprintf("--nofile=%d", maxFiles), "--core=0", "--")
 	return append(args, c.Command...)
 }
@@ -157,8 +200,8 @@ func (r *Runner) Run(ctx context.Context, task agent.Task, emit func(agent.Event
 	if errors.Is(readErr, errHeld) {
 		readErr = nil
 	}
-	if readErr == nil && excess == nil && ctx.Err() == nil {
-		if readErr = p.artifacts(emit); readErr == nil && reading.end != nil {
+	if readErr == nil && excess == nil && ctx.Err() == nil && p.files != nil {
+		if readErr = artifacts(p.files.output(), &r.config, emit); readErr == nil && reading.end != nil {
 			readErr = emit(*reading.end)
 		}
 	}
@@ -172,7 +215,7 @@ func (r *Runner) Run(ctx context.Context, task agent.Task, emit func(agent.Event
 		return proof, readErr
 	case reading.end != nil: // it has said how it ended
 		return proof, nil
-	case state != "exit status 0":
+	case state != succeeded:
 		return proof, &agent.Failure{Code: "sandbox_failed", Message: strings.TrimSpace(state + "\n" + p.errors.tail())}
 	}
 	return proof, nil
