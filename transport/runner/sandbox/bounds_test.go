@@ -2,7 +2,6 @@ package sandbox_test
 
 import (
 	"bytes"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -11,9 +10,7 @@ import (
 
 // Each way to take more than its share ends in an error, or with the sandbox.
 func TestBoundsAreBounds(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("python3 is not installed, which takes what shells cannot")
-	}
+	need(t, "python3")
 	const sleep = "\nimport time; time.sleep(20)"
 	for name, script := range map[string]string{
 		"memory of one":     "k=[bytearray(1<<20) for i in range(300)]" + sleep,

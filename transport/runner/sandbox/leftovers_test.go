@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -86,9 +85,7 @@ func TestModesHideNothing(t *testing.T) {
 // More, or other, than can be taken fails the run before any of it is reported,
 // and costs this process little.
 func TestTooMuchIsLeft(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("python3 is not installed, which leaves what shells cannot")
-	}
+	need(t, "python3")
 	for name, try := range map[string]struct{ script, want string }{
 		"files":      {"for i in range(1001): open('f%d'%i,'w')", "more than 1000 files"},
 		"folders":    {"for i in range(10001): os.mkdir('d%d'%i)", "more than 10000 files and folders"},

@@ -200,9 +200,15 @@ func (r *Runner) Run(ctx context.Context, task agent.Task, emit func(agent.Event
 	if errors.Is(readErr, errHeld) {
 		readErr = nil
 	}
+	failed := strings.TrimSpace(state + "\n" + p.errors.tail())
 	if readErr == nil && excess == nil && ctx.Err() == nil && p.files != nil {
-		if readErr = artifacts(p.files.output(), &r.config, emit); readErr == nil && reading.end != nil {
+		readErr = artifacts(p.files.output(), &r.config, emit)
+		var unfit *agent.Failure
+		switch {
+		case readErr == nil && reading.end != nil:
 			readErr = emit(*reading.end)
+		case state != succeeded && reading.end == nil && errors.As(readErr, &unfit): // why it failed comes first
+			readErr = &agent.Failure{Code: unfit.Code, Message: failed + "\n" + unfit.Message}
 		}
 	}
 	proof := agent.Stop{Proof: "the process and its tree ended: " + state}
@@ -216,7 +222,7 @@ func (r *Runner) Run(ctx context.Context, task agent.Task, emit func(agent.Event
 	case reading.end != nil: // it has said how it ended
 		return proof, nil
 	case state != succeeded:
-		return proof, &agent.Failure{Code: "sandbox_failed", Message: strings.TrimSpace(state + "\n" + p.errors.tail())}
+		return proof, &agent.Failure{Code: "sandbox_failed", Message: failed}
 	}
 	return proof, nil
 }

@@ -38,14 +38,32 @@ func defaults(script string) sandbox.Config {
 // open returns a sandbox, or skips the test where none can be had.
 func open(t *testing.T, c sandbox.Config, log zerolog.Logger) *sandbox.Runner {
 	t.Helper()
-	if _, err := exec.LookPath("bwrap"); err != nil {
-		t.Skip("bubblewrap is not installed (apt-get install bubblewrap)")
-	}
+	need(t, "bwrap")
 	r, err := sandbox.New(t.Context(), c, log)
 	if err != nil {
-		t.Skip("this machine allows no sandboxes: ", err)
+		cannot(t, "this machine allows no such sandbox: "+err.Error())
 	}
 	return r
+}
+
+// need skips a test where a program is missing.
+func need(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			cannot(t, program+" is not installed")
+		}
+	}
+}
+
+// cannot skips a test that cannot run on this machine. Where everything is said
+// to be there it fails.
+func cannot(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("RUNFACTS_TEST_ALL") != "" {
+		t.Fatal("RUNFACTS_TEST_ALL is set, but ", why)
+	}
+	t.Skip(why)
 }
 
 // outcome is what a run of a sandbox came to.
@@ -141,8 +159,7 @@ func TestContained(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("top secret"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	server, stop := listen(t)
-	defer stop()
+	server := listen(t, "tcp", "127.0.0.1:0")
 	for name, try := range map[string]struct{ script, want, not string }{
 		"files":        {"cat " + secret + " /etc/shadow /root/.profile; ls /home /root 2>&1; echo tried", "tried", "top secret"},
 		"environment":  {"env", "HOME=/work", "GOPATH"},
@@ -163,9 +180,7 @@ func TestContained(t *testing.T) {
 }
 
 func TestMemoryOfOneAndOfAll(t *testing.T) {
-	if _, err := os.Stat("/usr/bin/perl"); err != nil {
-		t.Skip("perl is not installed, which takes the memory")
-	}
+	need(t, "perl")
 	c := defaults(`perl -e '$x = "x" x (600 << 20); print "taken"'`)
 	if o := play(t, c, "null"); o.err == nil || strings.Contains(o.text, "taken") {
 		t.Errorf("one process took it: %q, %v", o.text, o.err)
@@ -255,9 +270,7 @@ func TestMountsAndEnvironment(t *testing.T) {
 func TestCannotBeSetUp(t *testing.T) {
 	c := defaults("true")
 	c.Mounts = []sandbox.Mount{{Source: filepath.Join(t.TempDir(), "nothing"), Target: "/x"}}
-	if _, err := exec.LookPath("bwrap"); err != nil {
-		t.Skip("bubblewrap is not installed (apt-get install bubblewrap)")
-	}
+	need(t, "bwrap")
 	if _, err := sandbox.New(t.Context(), c, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "nothing") {
 		t.Errorf("%v", err)
 	}
