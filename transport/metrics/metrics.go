@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
 )
@@ -34,6 +35,7 @@ type Metrics struct {
 	heartbeats    *prometheus.CounterVec
 	deaths        prometheus.Counter
 	taken         prometheus.Counter
+	blobs         *prometheus.CounterVec
 }
 
 // New returns metrics in a registry of their own, with Go's and the process's.
@@ -68,14 +70,19 @@ func New() *Metrics {
 			Name: "runfacts_heartbeats_total", Help: "Heartbeats of this instance, by whether the store acknowledged them."}, []string{"acknowledged"}),
 		taken: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "runfacts_runs_taken_over_total", Help: "Runs of other instances that this one went on with."}),
+		blobs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "runfacts_blob_errors_total", Help: "What failed with artifacts' bytes, by cause; damaged: they are not those that were brought."}, []string{"cause"}),
 		deaths: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "runfacts_instance_deaths_total", Help: "Leases of other instances that this one saw expire."}),
 	}
 	m.registry.MustRegister(m.started, m.ended, m.heard, m.appends, m.events, m.conflicts, m.appendSeconds,
-		m.viewers, m.frames, m.writeSeconds, m.storeUp, m.lost, m.heartbeats, m.deaths, m.taken,
+		m.viewers, m.frames, m.writeSeconds, m.storeUp, m.lost, m.heartbeats, m.deaths, m.taken, m.blobs,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, state := range []run.Status{run.Completed, run.Failed, run.Cancelled} {
 		m.ended.WithLabelValues(string(state))
+	}
+	for _, cause := range []blob.Cause{blob.Full, blob.ReadOnly, blob.Denied, blob.Missing, blob.Failed, damaged} {
+		m.blobs.WithLabelValues(string(cause))
 	}
 	for _, kind := range []string{"owned", "pushed"} {
 		m.lost.WithLabelValues(kind)
@@ -156,6 +163,15 @@ func (m *Metrics) Beat(acknowledged bool) {
 
 // TakenOver counts a run that was taken over.
 func (m *Metrics) TakenOver() { m.taken.Inc() }
+
+// damaged is a cause beside those of a store's failure.
+const damaged blob.Cause = "damaged"
+
+// BlobFailed counts a failure of the blob store.
+func (m *Metrics) BlobFailed(cause blob.Cause) { m.blobs.WithLabelValues(string(cause)).Inc() }
+
+// BlobDamaged counts a blob that was found damaged.
+func (m *Metrics) BlobDamaged() { m.BlobFailed(damaged) }
 
 // Died counts an instance that was found dead.
 func (m *Metrics) Died() { m.deaths.Inc() }
