@@ -7,14 +7,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 	"github.com/rs/zerolog"
 
 	"github.com/runfacts/runfacts/domain/agent"
@@ -36,9 +39,9 @@ type agentsFile struct {
 type agentConfig struct {
 	AgentID     string          `yaml:"-" json:"agent_id"`
 	Runtime     string          `yaml:"runtime" json:"runtime"`           // langgraph, sandbox or scripted
-	MaxDuration duration        `yaml:"max_duration" json:"max_duration"` // of a run; default 10m
-	MaxSilence  duration        `yaml:"max_silence" json:"max_silence"`   // between two AgentEvents; default 5m
-	MaxWait     duration        `yaml:"max_wait" json:"max_wait"`         // for answers from outside; default 24h
+	MaxDuration *duration       `yaml:"max_duration" json:"max_duration"` // of a run; default 10m; 0s: no limit
+	MaxSilence  *duration       `yaml:"max_silence" json:"max_silence"`   // between two AgentEvents; default 5m; 0s: no limit
+	MaxWait     *duration       `yaml:"max_wait" json:"max_wait"`         // for answers from outside; default 24h; 0s: no limit
 	Sandbox     *sandboxConfig  `yaml:"sandbox" json:"sandbox,omitempty"`
 	Scripted    *scriptedConfig `yaml:"scripted" json:"scripted,omitempty"`
 	LangGraph   *langConfig     `yaml:"langgraph" json:"langgraph,omitempty"`
@@ -59,39 +62,63 @@ type sandboxConfig struct {
 	EnvFrom   map[string]string `yaml:"env_from" json:"env_from,omitempty"` // name: variable of this server's environment
 	Network   network           `yaml:"network" json:"network"`             // false (default), true: one of its own, or host
 	Stdout    string            `yaml:"stdout" json:"stdout"`               // events (default) or text
-	Timeout   duration          `yaml:"timeout" json:"timeout"`             // wall clock; default: max_duration
+	Timeout   *duration         `yaml:"timeout" json:"timeout"`             // wall clock; default: max_duration; 0s: no limit
 	Memory    size              `yaml:"memory" json:"memory"`               // of its processes and files together; default 512MiB
 	Disk      size              `yaml:"disk" json:"disk"`                   // of each of /output, /work, /tmp, /dev/shm, in memory; default 64MiB
 	Output    size              `yaml:"output" json:"output"`               // of standard output; default 64MiB
-	Processes int               `yaml:"processes" json:"processes"`
+	Processes *int              `yaml:"processes" json:"processes"`         // default 64
 }
 
 // scriptedConfig is a file of AgentEvents that is played.
 type scriptedConfig struct {
-	File     string   `yaml:"file" json:"file"`   // NDJSON; relative to the file
-	Pause    duration `yaml:"pause" json:"pause"` // before each event; default 100ms
-	Checksum string   `yaml:"-" json:"checksum"`  // of what the file said
+	File     string    `yaml:"file" json:"file"`   // NDJSON; relative to the file
+	Pause    *duration `yaml:"pause" json:"pause"` // before each event; default 100ms
+	Checksum string    `yaml:"-" json:"checksum"`  // of what the file said
 }
 
 // duration is a time.Duration that is written as Go does, 1m30s.
 type duration time.Duration
 
-func (d *duration) UnmarshalText(text []byte) error {
-	parsed, err := time.ParseDuration(string(text))
-	if err == nil && parsed < 0 {
-		err = fmt.Errorf("a duration must not be negative: %s", text)
+// UnmarshalYAML implements yaml.NodeUnmarshaler, which knows where the fault is.
+func (d *duration) UnmarshalYAML(node ast.Node) error {
+	text := node.GetToken().Value
+	parsed, err := time.ParseDuration(text)
+	if err != nil {
+		return wrong(node, "%q is not a duration such as 1m30s", text)
+	}
+	if parsed < 0 {
+		return wrong(node, "a duration must not be negative: %s", text)
 	}
 	*d = duration(parsed)
-	return err
+	return nil
 }
 
 func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
+// or returns d, or other where d is not given.
+func (d *duration) or(other time.Duration) *duration {
+	if d != nil {
+		return d
+	}
+	o := duration(other)
+	return &o
+}
+
+// least returns the tighter one of two limits, of which 0 is none.
+func least(a, b *duration) *duration {
+	if *a == 0 || *b != 0 && *b < *a {
+		return b
+	}
+	return a
+}
+
 // size is a number of bytes, with or without KiB, MiB or GiB.
 type size int64
 
-func (s *size) UnmarshalText(text []byte) error {
-	number, unit := string(text), int64(1)
+// UnmarshalYAML implements yaml.NodeUnmarshaler.
+func (s *size) UnmarshalYAML(node ast.Node) error {
+	text := node.GetToken().Value
+	number, unit := text, int64(1)
 	for i, suffix := range []string{"KiB", "MiB", "GiB"} {
 		if n, ok := strings.CutSuffix(number, suffix); ok {
 			number, unit = strings.TrimSpace(n), int64(1)<<(10*(i+1))
@@ -100,10 +127,17 @@ func (s *size) UnmarshalText(text []byte) error {
 	}
 	n, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || n <= 0 || n > 1<<62/unit {
-		return fmt.Errorf("%q is not a size such as 512MiB", text)
+		return wrong(node, "%q is not a size such as 512MiB", text)
 	}
 	*s = size(n * unit)
 	return nil
+}
+
+func (s size) or(other size) size {
+	if s == 0 {
+		return other
+	}
+	return s
 }
 
 // network is false, true or host.
@@ -127,23 +161,24 @@ func (n network) MarshalJSON() ([]byte, error) {
 }
 
 // readAgents reads a configuration file and builds its agents, whose artifacts
-// have at most maxArtifact bytes. Errors name the
-// file and the line or the agent, all of them at once where they can be told apart.
+// have at most maxArtifact bytes. Errors name the file, the agent, the key and the
+// place, all of them at once where they can be told apart.
 func readAgents(ctx context.Context, path string, maxArtifact int64, log zerolog.Logger) ([]supervisor.Agent, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
+	page := page{path: path, text: text}
 	var file agentsFile
 	if err := yaml.UnmarshalWithOptions(text, &file, yaml.Strict()); err != nil {
-		return nil, fmt.Errorf("%s: %s", path, yaml.FormatError(err, false, true))
+		return nil, page.unreadable(err)
 	}
 	var agents []supervisor.Agent
 	var faults []error
-	for id, c := range file.Agents {
-		a, err := c.build(ctx, id, filepath.Dir(path), maxArtifact, log)
+	for _, id := range slices.Sorted(maps.Keys(file.Agents)) {
+		a, err := file.Agents[id].build(ctx, id, filepath.Dir(path), maxArtifact, log)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("%s: agent %s: %w", path, id, err))
+			faults = append(faults, page.place(id, err))
 			continue
 		}
 		agents = append(agents, a)
@@ -162,17 +197,17 @@ func (c *agentConfig) build(ctx context.Context, id, base string, maxArtifact in
 	var runner agent.Runner
 	var err error
 	switch sections := c.sections(); {
-	case id == "" || len(id) > 128:
-		err = errors.New("an agent's id has 1 to 128 bytes")
+	case agent.CheckID(id) != nil:
+		err = fmt.Errorf("an agent's id %w", agent.CheckID(id))
 	case c.Runtime == "":
-		err = errors.New("runtime is missing: langgraph, sandbox or scripted")
+		err = fault("runtime", "is missing: langgraph, sandbox or scripted")
 	case c.Runtime != "langgraph" && c.Runtime != "sandbox" && c.Runtime != "scripted":
-		err = fmt.Errorf("runtime %q is none of langgraph, sandbox, scripted", c.Runtime)
+		err = fault("runtime", "%q is none of langgraph, sandbox, scripted", c.Runtime)
 	case len(sections) != 1 || sections[0] != c.Runtime:
-		err = fmt.Errorf("runtime %s needs a section %q, and no other", c.Runtime, c.Runtime)
+		err = fault("runtime", "%s needs a section %q, and no other", c.Runtime, c.Runtime)
 	case c.Sandbox != nil:
-		c.Sandbox.Timeout = c.Sandbox.Timeout.or(time.Duration(c.MaxDuration))
-		c.MaxDuration = min(c.MaxDuration, c.Sandbox.Timeout)
+		c.Sandbox.Timeout = c.Sandbox.Timeout.or(time.Duration(*c.MaxDuration))
+		c.MaxDuration = least(c.MaxDuration, c.Sandbox.Timeout)
 		runner, err = c.Sandbox.build(ctx, base, maxArtifact, log.With().Str("agent_id", id).Logger())
 	case c.Scripted != nil:
 		runner, err = c.Scripted.build(base)
@@ -190,7 +225,7 @@ func (c *agentConfig) build(ctx context.Context, id, base string, maxArtifact in
 	}
 	return supervisor.Agent{
 		ID: id, Runtime: c.Runtime, Runner: runner, Config: bytes.TrimSpace(snapshot.Bytes()),
-		Limits: supervisor.Limits{Duration: time.Duration(c.MaxDuration), Silence: time.Duration(c.MaxSilence), Wait: time.Duration(c.MaxWait)},
+		Limits: supervisor.Limits{Duration: time.Duration(*c.MaxDuration), Silence: time.Duration(*c.MaxSilence), Wait: time.Duration(*c.MaxWait)},
 	}, nil
 }
 
@@ -208,24 +243,11 @@ func (c *agentConfig) sections() (names []string) {
 	return names
 }
 
-func (d duration) or(other time.Duration) duration {
-	if d == 0 {
-		return duration(other)
-	}
-	return d
-}
-
-func (s size) or(other size) size {
-	if s == 0 {
-		return other
-	}
-	return s
-}
-
 func (c *sandboxConfig) build(ctx context.Context, base string, maxArtifact int64, log zerolog.Logger) (agent.Runner, error) {
 	c.Memory, c.Disk, c.Output = c.Memory.or(512<<20), c.Disk.or(64<<20), c.Output.or(64<<20)
-	if c.Processes == 0 {
-		c.Processes = 64
+	if c.Processes == nil {
+		processes := 64
+		c.Processes = &processes
 	}
 	if c.Stdout == "" {
 		c.Stdout = "events"
@@ -235,22 +257,22 @@ func (c *sandboxConfig) build(ctx context.Context, base string, maxArtifact int6
 	}
 	out := sandbox.Config{
 		Command: c.Command, Env: c.Env, Secrets: make(map[string]string), Network: networks[c.Network], Text: c.Stdout == "text",
-		Memory: int64(c.Memory), Disk: int64(c.Disk), Processes: c.Processes, Output: int64(c.Output), MaxArtifact: maxArtifact,
+		Memory: int64(c.Memory), Disk: int64(c.Disk), Processes: *c.Processes, Output: int64(c.Output), MaxArtifact: maxArtifact,
 	}
 	var faults []error
 	if len(c.Command) == 0 {
-		faults = append(faults, errors.New("sandbox.command is missing"))
+		faults = append(faults, fault("sandbox.command", "is missing"))
 	}
 	if c.Stdout != "events" && c.Stdout != "text" {
-		faults = append(faults, fmt.Errorf("sandbox.stdout %q is neither events nor text", c.Stdout))
+		faults = append(faults, fault("sandbox.stdout", "%q is neither events nor text", c.Stdout))
 	}
-	if c.Processes < 0 {
-		faults = append(faults, fmt.Errorf("sandbox.processes must not be negative"))
+	if *c.Processes < 1 {
+		faults = append(faults, fault("sandbox.processes", "must be positive"))
 	}
 	for name, from := range c.EnvFrom {
 		value, ok := os.LookupEnv(from)
 		if !ok {
-			faults = append(faults, fmt.Errorf("sandbox.env_from: %s is not set in the environment", from))
+			faults = append(faults, fault("sandbox.env_from."+name, "%s is not set in the environment", from))
 		}
 		out.Secrets[name] = value
 	}
@@ -274,7 +296,7 @@ func parseMount(text, base string) (sandbox.Mount, error) {
 		parts = append(parts, "ro")
 	}
 	if len(parts) != 3 || parts[0] == "" || !strings.HasPrefix(parts[1], "/") || parts[2] != "ro" && parts[2] != "rw" {
-		return sandbox.Mount{}, fmt.Errorf("sandbox.mount %q is not source:/target, source:/target:ro or source:/target:rw", text)
+		return sandbox.Mount{}, fault("sandbox.mount", "%q is not source:/target, source:/target:ro or source:/target:rw", text)
 	}
 	source, err := filepath.Abs(within(base, parts[0]))
 	return sandbox.Mount{Source: source, Target: parts[1], Writable: parts[2] == "rw"}, err
@@ -290,16 +312,16 @@ func within(base, path string) string {
 func (c *scriptedConfig) build(base string) (agent.Runner, error) {
 	c.Pause = c.Pause.or(100 * time.Millisecond)
 	if c.File == "" {
-		return nil, errors.New("scripted.file is missing")
+		return nil, fault("scripted.file", "is missing")
 	}
 	script, err := os.ReadFile(within(base, c.File))
 	if err != nil {
-		return nil, err
+		return nil, fault("scripted.file", "cannot be read: %v", err)
 	}
 	c.Checksum = runs.Checksum(script)
-	runner, err := scripted.Parse(script, time.Duration(c.Pause))
+	runner, err := scripted.Parse(script, time.Duration(*c.Pause))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", c.File, err)
+		return nil, fault("scripted.file", "%s: %v", c.File, err)
 	}
 	return runner, nil
 }
@@ -308,16 +330,16 @@ func (c *langConfig) build() (agent.Runner, error) {
 	var faults []error
 	if u, err := url.Parse(c.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
 		// A password in it would end up in the snapshot.
-		faults = append(faults, errors.New("langgraph.url must be http://… or https://…, without credentials"))
+		faults = append(faults, fault("langgraph.url", "must be http://… or https://…, without credentials"))
 	}
 	if c.Assistant == "" {
-		faults = append(faults, errors.New("langgraph.assistant is missing"))
+		faults = append(faults, fault("langgraph.assistant", "is missing"))
 	}
 	key := ""
 	if c.APIKeyEnv != "" {
 		var ok bool
 		if key, ok = os.LookupEnv(c.APIKeyEnv); !ok {
-			faults = append(faults, fmt.Errorf("langgraph.api_key_env: %s is not set in the environment", c.APIKeyEnv))
+			faults = append(faults, fault("langgraph.api_key_env", "%s is not set in the environment", c.APIKeyEnv))
 		}
 	}
 	if len(faults) > 0 {

@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"log"
 	"net"
 	"os"
+	"strings"
 
 	"github.com/rs/zerolog"
 )
@@ -11,17 +13,28 @@ import (
 // checkListen refuses an address that strangers can reach, unless the flag
 // says that this is meant: nothing here asks for a password.
 func checkListen(address string, insecure bool) error {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
+	if _, _, err := net.SplitHostPort(address); err != nil {
 		return fmt.Errorf("--listen %q: %w", address, err)
 	}
-	ip := net.ParseIP(host)
-	if host == "localhost" || ip != nil && ip.IsLoopback() || insecure {
+	if loopback(address) || insecure {
 		return nil
 	}
 	return fmt.Errorf("--listen %s is beyond loopback and there is no authentication: "+
 		"keep it behind something that has, and say --insecure-listen", address)
 }
+
+// loopback reports whether only this machine can reach an address.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Log lines of one second have an order.
+func init() { zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00" }
 
 // logger writes for people on a terminal, JSON elsewhere.
 func (l logFlags) logger(s streams) zerolog.Logger {
@@ -36,6 +49,17 @@ func (l logFlags) logger(s streams) zerolog.Logger {
 		level = zerolog.InfoLevel // kong has let only known names through
 	}
 	return zerolog.New(out).Level(level).With().Timestamp().Logger()
+}
+
+// plain is a log of lines, such as net/http writes, that become lines like all
+// others.
+func plain(l zerolog.Logger) *log.Logger { return log.New(lines{l}, "", 0) }
+
+type lines struct{ log zerolog.Logger }
+
+func (l lines) Write(b []byte) (int, error) {
+	l.log.Warn().Str("from", "net/http").Msg(strings.TrimSpace(string(b)))
+	return len(b), nil
 }
 
 type logFlags struct {

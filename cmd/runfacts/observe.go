@@ -1,6 +1,7 @@
 package main
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -17,6 +18,7 @@ import (
 type observer struct {
 	metrics *metrics.Metrics
 	log     zerolog.Logger
+	deaf    atomic.Bool // the last heartbeat was not acknowledged
 }
 
 var (
@@ -34,13 +36,20 @@ func (o *observer) Appended(outcome record.Outcome, events int, took time.Durati
 func (o *observer) Started() { o.metrics.Started() }
 
 // Ended implements record.Observer.
-func (o *observer) Ended(_ runs.ID, _ bool, status runs.Status) { o.metrics.Ended(status) }
+func (o *observer) Ended(id runs.ID, _ bool, status runs.Status) {
+	o.metrics.Ended(status)
+	o.log.Info().Str("run_id", string(id)).Str("status", string(status)).Msg("run ended")
+}
 
 // Beat implements lease.Observer.
 func (o *observer) Beat(err error, took time.Duration) {
 	o.metrics.Beat(err == nil)
-	if err != nil {
-		o.log.Warn().Err(err).Dur("took", took).Msg("heartbeat not acknowledged")
+	if deaf := err != nil; o.deaf.Swap(deaf) != deaf {
+		level := zerolog.InfoLevel
+		if deaf {
+			level = zerolog.WarnLevel
+		}
+		o.log.WithLevel(level).Err(err).Dur("took_ms", took).Bool("acknowledged", !deaf).Msg("heartbeat")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -37,8 +38,12 @@ const (
 )
 
 // pushLeases is how many leases a pushed run may be silent, if nothing else is
-// said: a producer waits for models and tools, and knows nothing of heartbeats.
-const pushLeases = 4
+// said: a producer waits for models and tools, or is a person who tries things
+// out, and knows nothing of heartbeats.
+const pushLeases = 40
+
+// pushIdle is the least time that a push may be open without a byte.
+const pushIdle = 30 * time.Second
 
 // maxOpen is how many open runs one instance answers for, beside those that it
 // adopts from a dead one: some MB of memory, and as many bytes of heartbeats in each
@@ -56,15 +61,18 @@ type serveCmd struct {
 	Config         string        `env:"RUNFACTS_CONFIG" placeholder:"runfacts.yaml" help:"File that configures agents."`
 	Demo           bool          `env:"RUNFACTS_DEMO" help:"Add an agent to look around with: demo_agent."`
 	Lease          time.Duration `default:"15s" env:"RUNFACTS_LEASE" help:"An instance silent this long is taken for dead, and its runs are ended."`
-	PushLease      time.Duration `env:"RUNFACTS_PUSH_LEASE" help:"A pushed run whose producers are silent this long is ended; 0: four leases."`
+	PushLease      time.Duration `env:"RUNFACTS_PUSH_LEASE" help:"A pushed run whose producers are silent this long is ended; 0: 40 leases."`
 	Drain          time.Duration `default:"5s" env:"RUNFACTS_DRAIN" help:"How long owned runs may go on after SIGTERM."`
 	MaxRuns        int           `default:"64" env:"RUNFACTS_MAX_RUNS" help:"Runs driven at once."`
 	MaxQueue       int           `default:"256" env:"RUNFACTS_MAX_QUEUE" help:"Runs started that wait for their turn; beyond them a start is refused."`
 	QueueTime      time.Duration `default:"1m" env:"RUNFACTS_QUEUE_TIME" help:"How long a run may wait for its turn."`
 	BlobDir        string        `env:"RUNFACTS_BLOB_DIR" help:"Folder of artifacts' bytes, shared by all instances; empty: blobs/ in the data folder."`
-	InlineLimit    int           `default:"65536" env:"RUNFACTS_INLINE_LIMIT" help:"Bytes of a tool result, arguments or an answer that an event holds; longer ones are kept beside it."`
+	InlineLimit    int           `default:"49152" env:"RUNFACTS_INLINE_LIMIT" help:"Bytes of a value that an event holds, as JSON; longer ones are kept beside it. More than the default may make lines of over 64 KiB."`
 	MaxArtifact    int64         `default:"268435456" env:"RUNFACTS_MAX_ARTIFACT" help:"Bytes of one artifact."`
-	CORSOrigin     []string      `name:"cors-origin" env:"RUNFACTS_CORS_ORIGIN" help:"Origins that may read from a browser; repeat or separate by commas."`
+	KeepAlive      time.Duration `default:"15s" env:"RUNFACTS_KEEP_ALIVE" help:"An event stream without an event shows this often that it lives; less than any proxy's read timeout."`
+	PublicURL      string        `name:"public-url" env:"RUNFACTS_PUBLIC_URL" placeholder:"https://…" help:"By which people reach this server through a proxy: on loopback no other name is answered."`
+	CORSOrigin     []string      `name:"cors-origin" env:"RUNFACTS_CORS_ORIGIN" help:"Origins whose pages may read; repeat or separate by commas."`
+	CORSWriter     []string      `name:"cors-origin-write" env:"RUNFACTS_CORS_ORIGIN_WRITE" help:"Origins whose pages may read, start runs, push, answer, cancel and erase."`
 }
 
 // Validate is called by kong: what is wrong here is a wrong command line.
@@ -94,16 +102,43 @@ func (c *serveCmd) Validate() error {
 	if c.MaxArtifact < 1 {
 		faults = append(faults, fmt.Errorf("--max-artifact must be positive, not %d", c.MaxArtifact))
 	}
+	if c.KeepAlive < time.Second {
+		faults = append(faults, fmt.Errorf("--keep-alive must be at least 1s, not %s", c.KeepAlive))
+	}
+	faults = append(faults, c.origins()...)
 	if c.MaxRuns < 1 || c.MaxQueue < 0 || c.QueueTime <= 0 {
 		faults = append(faults, errors.New("--max-runs and --queue-time must be positive, --max-queue must not be negative"))
 	}
 	return errors.Join(faults...)
 }
 
-// Run serves until ctx ends. What is further in outlives what is further out:
+// origins brings what browsers are told by into their spelling.
+func (c *serveCmd) origins() (faults []error) {
+	parse := func(flag, text string) string {
+		origin, err := api.ParseOrigin(text)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", flag, err))
+		}
+		return origin
+	}
+	for i, text := range c.CORSOrigin {
+		c.CORSOrigin[i] = parse("--cors-origin", text)
+	}
+	for i, text := range c.CORSWriter {
+		c.CORSWriter[i] = parse("--cors-origin-write", text)
+	}
+	if c.PublicURL != "" {
+		c.PublicURL = parse("--public-url", strings.TrimSuffix(c.PublicURL, "/"))
+	}
+	return faults
+}
+
+// Run serves until ctx ends, or a part does: then with that part's error. What is further in outlives what is further out:
 // the HTTP server ends first, then the writers and tails, then the store's
 // client, then the embedded node.
 func (c *serveCmd) Run(ctx context.Context, s streams) (err error) {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	log := c.logger(s)
 	agents, err := c.agents(ctx, log)
 	if err != nil {
@@ -122,7 +157,7 @@ func (c *serveCmd) Run(ctx context.Context, s streams) (err error) {
 			return err
 		}
 		url = node.ConnectionString()
-		defer supervise(&err, func(ctx context.Context) error { return node.Run(ctx) })()
+		defer supervise(&err, fail, part("the embedded node", node.Run))()
 	}
 	store, err := eventstore.Open(eventstore.Config{ConnectionString: url, Log: log})
 	if err != nil {
@@ -152,12 +187,34 @@ func (c *serveCmd) agents(ctx context.Context, log zerolog.Logger) (agents []sup
 	return agents, nil
 }
 
-// supervise starts a long-running part and returns the call that ends it and
-// waits for it.
-func supervise(into *error, part func(context.Context) error) (end func()) {
+// part names a long-running part of the process. None may end before it is told
+// to, with an error or without: a process that lacks one would go on answering,
+// and never serve.
+func part(name string, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := run(ctx)
+		if err == nil && ctx.Err() == nil {
+			err = errors.New("it ended by itself")
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	}
+}
+
+// supervise starts a part and returns the call that ends it and waits for it.
+// When it fails, fail is told at once.
+func supervise(into *error, fail context.CancelCauseFunc, part func(context.Context) error) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var g errgroup.Group
-	g.Go(func() error { return part(ctx) })
+	g.Go(func() error {
+		err := part(ctx)
+		if err != nil {
+			fail(err)
+		}
+		return err
+	})
 	return func() {
 		cancel()
 		*into = errors.Join(*into, g.Wait())
@@ -170,13 +227,14 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 	if folder == "" {
 		folder = filepath.Join(c.DataDir, "blobs")
 	}
-	blobs, err := blobfolder.Open(folder)
+	kept, err := blobfolder.Open(folder)
 	if err != nil {
 		return err
 	}
 	instance := newName("instance_")
 	log = log.With().Str("instance", instance).Logger()
 	m := metrics.New()
+	blobs := &watchedBlobs{Store: kept, most: c.MaxArtifact, metrics: m, log: log}
 	seen := &observer{metrics: m, log: log}
 	pushLease := c.PushLease
 	if pushLease == 0 {
@@ -195,28 +253,34 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 	m.Own(owner.Counts, leases.Holds)
 	tails := tail.New(store, api.AppendFrame)
 	watch := &watch{store: store, metrics: m, log: log}
-	server := api.New(api.Config{
+	server, err := api.New(api.Config{
 		Runs: work, Supervisor: owner, Blobs: blobs, Inline: inline, MaxArtifact: c.MaxArtifact, Reader: store, Tails: tails, Metrics: m, Log: log, NewID: func() runs.ID { return runs.ID(newName("run_")) },
-		Ready: watch.ready, Patience: c.StorePatience, CORSOrigins: c.CORSOrigin,
+		Ready: watch.ready, Patience: c.StorePatience, KeepAlive: c.KeepAlive, PushIdle: max(pushLease, pushIdle),
+		AnyHost: !loopback(listener.Addr().String()), PublicOrigin: c.PublicURL, CORSOrigins: c.CORSOrigin, CORSWriters: c.CORSWriter,
 	})
+	if err != nil {
+		return err
+	}
 	web := &http.Server{
 		Handler:           server.Handler(),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          plain(log),
 	}
 
 	inner, stop := context.WithCancel(context.Background())
 	defer stop()
 	parts, inner := errgroup.WithContext(inner)
-	parts.Go(func() error { return work.Run(inner) })
-	parts.Go(func() error { return tails.Run(inner) })
-	parts.Go(func() error { return owner.Run(inner) })
-	parts.Go(func() error { return leases.Run(inner, owner) })
-	parts.Go(func() error { return watch.Run(inner) })
+	for name, run := range map[string]func(context.Context) error{
+		"the writers": work.Run, "the viewers": tails.Run, "the supervisor": owner.Run, "the watch over the store": watch.Run,
+		"the leases": func(ctx context.Context) error { return leases.Run(ctx, owner) },
+	} {
+		parts.Go(func() error { return part(name, run)(inner) })
+	}
 	parts.Go(func() error {
 		if err := web.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
+			return fmt.Errorf("the HTTP server: %w", err)
 		}
 		return nil
 	})
@@ -226,7 +290,11 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 	case <-ctx.Done():
 	case <-inner.Done(): // a part has failed
 	}
-	log.Info().Msg("stopping")
+	if err := errors.Join(failure(ctx), failure(inner)); err != nil {
+		log.Error().Err(err).Msg("stopping, since a part has failed")
+	} else {
+		log.Info().Msg("stopping")
+	}
 	server.Drain(drainStreams)
 	bound, cancel := context.WithTimeout(context.Background(), c.Drain+drainRuns)
 	defer cancel()
@@ -242,6 +310,14 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 	_ = drained.Wait() // it has no error
 	stop()
 	return parts.Wait()
+}
+
+// failure is why a context was ended; nil: it was not, or by who made it.
+func failure(ctx context.Context) error {
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
 }
 
 // nonce makes each append one of its kind: 128 random bits.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,34 @@ const (
 	watchThen  = 5 * time.Second
 )
 
+// tell writes the one line of a change.
+func (w *watch) tell(err error) {
+	if err == nil {
+		w.log.Info().Bool("up", true).Msg("store")
+		return
+	}
+	line := w.log.Warn().Err(err).Bool("up", false)
+	if hint := hintOf(err); hint != "" {
+		line.Str("hint", hint)
+	}
+	line.Msg("store")
+}
+
+// hintOf says what may help, where the error is one that newcomers meet. There are
+// no types for these: they come through the client as text.
+func hintOf(err error) string {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "first record does not look like a TLS handshake"):
+		return "the store speaks no TLS: say ?tls=false in the connection string"
+	case strings.Contains(text, "error reading server preface"):
+		return "the store may speak TLS: leave ?tls=false out of the connection string"
+	case strings.Contains(text, "certificate signed by unknown authority"):
+		return "name the store's CA: ?tlsCAFile=… in the connection string"
+	}
+	return ""
+}
+
 type pinger interface {
 	Ping(ctx context.Context) error
 }
@@ -29,6 +58,7 @@ type watch struct {
 	log     zerolog.Logger
 
 	reached, up atomic.Bool
+	told        bool // the log knows whether it is up; Run's
 }
 
 func (w *watch) ready() api.Readiness {
@@ -42,8 +72,9 @@ func (w *watch) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if was := w.up.Swap(err == nil); was != (err == nil) || err != nil && !w.reached.Load() {
-			w.log.Info().Err(err).Bool("up", err == nil).Msg("store")
+		if was := w.up.Swap(err == nil); was != (err == nil) || !w.told {
+			w.told = true
+			w.tell(err)
 		}
 		w.metrics.StoreUp(err == nil)
 		pause := watchFirst

@@ -29,7 +29,7 @@ func (s *Server) agents(c echo.Context) error {
 func (s *Server) snapshot(c echo.Context) error {
 	ctx, cancel := s.patience(c)
 	defer cancel()
-	data, err := s.config.Supervisor.Snapshot(ctx, c.Param("checksum"))
+	data, err := s.config.Supervisor.Snapshot(ctx, param(c, "checksum"))
 	if err != nil {
 		return err
 	}

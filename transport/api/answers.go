@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -36,13 +35,13 @@ func (s *Server) answerCall(c echo.Context) error {
 	if in.Result == nil {
 		return invalid("result", "result is missing; it may be null")
 	}
-	var result bytes.Buffer
-	if err := json.Compact(&result, in.Result); err != nil {
-		return invalid("result", "result cannot be read")
+	result, err := value("result", in.Result)
+	if err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), min(cancelTime, s.config.Patience))
 	defer cancel()
-	state, err := s.config.Supervisor.Answer(ctx, id, agent.Answer{ToolCallID: in.ToolCallID, Result: result.Bytes(), IsError: in.IsError})
+	state, err := s.config.Supervisor.Answer(ctx, id, agent.Answer{ToolCallID: in.ToolCallID, Result: result, IsError: in.IsError})
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"github.com/labstack/echo/v4/middleware"
 	"github.com/rs/zerolog"
 
 	"github.com/runfacts/runfacts/domain/blob"
@@ -22,7 +21,8 @@ import (
 	"github.com/runfacts/runfacts/transport/metrics"
 )
 
-// Config is what the API stands on. All of it must be set, but for CORSOrigins.
+// Config is what the API stands on. All of it must be set, but for what says
+// otherwise.
 type Config struct {
 	Runs        *record.Runs
 	Supervisor  *supervisor.Supervisor
@@ -36,7 +36,14 @@ type Config struct {
 	NewID       func() run.ID
 	Ready       func() Readiness
 	Patience    time.Duration // how long a request waits for the store
-	CORSOrigins []string      // origins that may read; none: same origin only
+	KeepAlive   time.Duration // a stream without an event shows that it lives
+	PushIdle    time.Duration // between two reads of a push; after it the request is cut
+
+	// Who may ask, as far as browsers tell (guard.go); all optional.
+	AnyHost      bool     // answer to any Host: the listener is open to others than this machine
+	PublicOrigin string   // by which people reach this server
+	CORSOrigins  []string // origins whose pages may read
+	CORSWriters  []string // origins whose pages may read and write
 }
 
 // Readiness is what /readyz shows.
@@ -56,8 +63,12 @@ type Server struct {
 	streams  atomic.Int64 // open ones
 }
 
-// New returns a Server.
-func New(c Config) *Server {
+// New returns a Server. The error is an origin that is none (ParseOrigin).
+func New(c Config) (*Server, error) {
+	g, err := newGuard(c)
+	if err != nil {
+		return nil, err
+	}
 	s := &Server{config: c, echo: echo.New()}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	e := s.echo
@@ -65,32 +76,25 @@ func New(c Config) *Server {
 	// What a stranger writes into X-Forwarded-For is not an address.
 	e.IPExtractor = echo.ExtractIPDirect()
 	e.HTTPErrorHandler = s.answer
-	e.Use(middleware.RequestID(), middleware.Recover())
-	if len(c.CORSOrigins) > 0 {
-		e.Use(middleware.CORSWithConfig(middleware.CORSConfig{
-			AllowOrigins:  c.CORSOrigins,
-			AllowMethods:  []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete},
-			AllowHeaders:  []string{"Last-Event-ID", echo.HeaderContentType, echo.HeaderAuthorization, echo.HeaderCacheControl},
-			ExposeHeaders: []string{echo.HeaderLocation, echo.HeaderRetryAfter, echo.HeaderXRequestID},
-			MaxAge:        600,
-		}))
+	// The router would see some paths decoded and some not: param decodes all.
+	e.Pre(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			u := c.Request().URL
+			u.RawPath = u.EscapedPath()
+			return next(c)
+		}
+	})
+	e.Use(identify, s.access, s.recovers(), steadily)
+	e.Use(cors(c.CORSOrigins, c.CORSWriters)...)
+	e.Use(g.check, s.bodies)
+	for _, r := range s.routes() {
+		handler := r.handler
+		e.Add(r.method, r.path, handler)
+		if r.method == http.MethodGet {
+			e.HEAD(r.path, handler)
+		}
 	}
-	runs := e.Group("/api/agent-runs")
-	runs.POST("", s.create)
-	runs.GET("/:run_id", s.summary)
-	runs.DELETE("/:run_id", s.erase)
-	runs.GET("/:run_id/events", s.events)
-	runs.POST("/:run_id/agent-events", s.push)
-	runs.POST("/:run_id/cancel", s.cancel)
-	runs.GET("/:run_id/artifacts/:artifact_id", s.artifact)
-	runs.PUT("/:run_id/artifacts/:name", s.putArtifact)
-	runs.POST("/:run_id/tool-results", s.answerCall)
-	e.GET("/api/agents", s.agents)
-	e.GET("/api/agent-snapshots/:checksum", s.snapshot)
-	e.GET("/healthz", func(c echo.Context) error { return s.fresh(c, http.StatusOK, map[string]string{"status": "ok"}) })
-	e.GET("/readyz", s.ready)
-	e.GET("/metrics", echo.WrapHandler(c.Metrics.Handler()))
-	return s
+	return s, nil
 }
 
 // Handler returns the server as net/http knows it.

@@ -3,15 +3,20 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"mime"
 	"net/http"
 	"path"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/runfacts/runfacts/domain/agent"
+	"github.com/runfacts/runfacts/domain/blob"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -25,6 +30,11 @@ var shown = map[string]bool{
 	"text/markdown": true, "text/csv": true, "application/pdf": true, "audio/mpeg": true, "video/mp4": true,
 }
 
+// checked is up to how many bytes an artifact is compared with its checksum before
+// any of it is sent; a larger one is compared while it is, and cut before its end
+// where it is damaged.
+const checked = 1 << 20
+
 // artifact is GET /api/agent-runs/{id}/artifacts/{artifact_id}: an artifact's
 // bytes, whole or in ranges. They never change.
 func (s *Server) artifact(c echo.Context) error {
@@ -34,15 +44,30 @@ func (s *Server) artifact(c echo.Context) error {
 	}
 	ctx, cancel := s.patience(c)
 	defer cancel()
-	a, err := s.config.Runs.Artifact(ctx, id, c.Param("artifact_id"))
+	a, err := s.config.Runs.Artifact(ctx, id, param(c, "artifact_id"))
 	if err != nil {
 		return err
 	}
-	content, err := s.config.Blobs.Open(ctx, a.Checksum)
+	kept, err := s.config.Blobs.Open(ctx, a.Checksum)
 	if err != nil {
 		return err
 	}
-	defer content.Close() //nolint:errcheck // it was read only
+	defer kept.Close() //nolint:errcheck // it was read only
+	size, err := kept.Seek(0, io.SeekEnd)
+	if err != nil {
+		return &blob.StoreError{Cause: blob.Failed, Err: err}
+	}
+	content := blob.NewReader(kept, a.Checksum)
+	var from io.ReadSeeker = content
+	if size <= checked || c.Request().Header.Get("Range") != "" {
+		if _, err := kept.Seek(0, io.SeekStart); err != nil {
+			return &blob.StoreError{Cause: blob.Failed, Err: err}
+		}
+		if err := blob.Check(kept, a.Checksum); err != nil {
+			return s.damaged(err)
+		}
+		from = kept
+	}
 	media, how := a.MediaType, "inline"
 	base, _, err := mime.ParseMediaType(media)
 	if err != nil {
@@ -61,8 +86,21 @@ func (s *Server) artifact(c echo.Context) error {
 	h.Set(echo.HeaderContentDisposition, how)
 	h.Set(echo.HeaderCacheControl, "private, max-age=31536000, immutable")
 	h.Set("ETag", `"`+a.Checksum+`"`)
-	http.ServeContent(c.Response(), c.Request(), "", time.Time{}, content)
+	http.ServeContent(c.Response(), c.Request(), "", time.Time{}, from)
+	if err := content.Err(); err != nil {
+		s.config.Log.Error().Err(s.damaged(err)).Str("request_id", requestID(c)).Str("run_id", string(id)).Msg("artifact broken off")
+		abort()
+	}
 	return nil
+}
+
+// damaged counts what is damaged, and returns err.
+func (s *Server) damaged(err error) error {
+	var other *blob.DamagedError
+	if errors.As(err, &other) {
+		s.config.Metrics.BlobDamaged()
+	}
+	return err
 }
 
 // putArtifact is PUT /api/agent-runs/{id}/artifacts/{name}: a producer of a
@@ -73,10 +111,11 @@ func (s *Server) putArtifact(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	name := c.Param("name")
-	if name == "" || len(name) > maxName || strings.ContainsAny(name, "\x00\r\n") {
-		return invalid("name", "an artifact's name has 1 to 128 bytes, in one line")
+	name := param(c, "name")
+	if name == "" || len(name) > maxName || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return invalid("name", "an artifact's name has 1 to 128 bytes of UTF-8, without control characters")
 	}
+	expect(c, upload)
 	media := c.Request().Header.Get(echo.HeaderContentType)
 	if media == "" {
 		media = octets

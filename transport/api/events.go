@@ -6,11 +6,13 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"github.com/rs/zerolog"
 
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
@@ -20,12 +22,13 @@ import (
 )
 
 const (
-	keepAlive = 15 * time.Second // without an event (protocol section 5)
-
 	// A cursor that another instance gave out may be ahead of a store that is
 	// failing over; so may a run. After this the answer is final.
 	lookAgain = time.Second
 	lookPause = 50 * time.Millisecond
+
+	// When a client may come again that is sent away since this instance stops.
+	leaveLeast, leaveMost = 4 * time.Second, 8 * time.Second
 
 	defaultLimit = 200
 	maxLimit     = 1000
@@ -72,18 +75,19 @@ func (s *Server) events(c echo.Context) error {
 	return s.stream(c, after, v, &last)
 }
 
-// cursor returns the larger of the two places where a client may say what it
-// has seen.
+// cursor returns the largest of the places where a client may say what it has
+// seen: the header that browsers send, the query's member of ours, and that of
+// polyfills.
 func cursor(c echo.Context) (run.Seq, error) {
-	texts := []string{c.Request().Header.Get("Last-Event-ID")}
-	if c.QueryParams().Has("after_seq") {
-		texts = append(texts, c.QueryParam("after_seq"))
+	query := c.QueryParams()
+	texts := slices.Clone(query["after_seq"])
+	for _, text := range append(query["lastEventId"], c.Request().Header.Get("Last-Event-ID")) {
+		if text != "" { // nothing seen yet
+			texts = append(texts, text)
+		}
 	}
 	var after run.Seq
-	for i, text := range texts {
-		if i == 0 && text == "" {
-			continue
-		}
+	for _, text := range texts {
 		seq, err := parseCursor(text)
 		if err != nil {
 			return 0, err
@@ -124,27 +128,10 @@ func (s *Server) judge(ctx context.Context, id run.ID, after run.Seq) (run.Event
 	}
 }
 
-// wantsPage reports whether the client prefers JSON; */* means SSE.
-func wantsPage(accept []string) bool {
-	for _, one := range strings.Split(strings.Join(accept, ","), ",") {
-		media, _, _ := strings.Cut(one, ";")
-		switch strings.ToLower(strings.TrimSpace(media)) {
-		case echo.MIMEApplicationJSON:
-			return true
-		case "text/event-stream", "*/*", "text/*":
-			return false
-		}
-	}
-	return false
-}
-
 // comeBack answers an EventSource while the store is away: any error status
 // would make it give up for ever.
 func (s *Server) comeBack(c echo.Context) error {
-	out, err := sse.Open(c.Response())
-	if err == nil {
-		err = out.Write(sse.Retry(jitter(5*time.Second, 10*time.Second)))
-	}
+	_, err := s.open(c, 5*time.Second, 10*time.Second)
 	s.gone(c, err)
 	return nil
 }
@@ -154,8 +141,24 @@ func jitter(least, most time.Duration) time.Duration { return least + rand.N(mos
 // gone notes that a client did not take what was written to it.
 func (s *Server) gone(c echo.Context, err error) {
 	if err != nil {
-		s.config.Log.Debug().Err(err).Str("run_id", c.Param("run_id")).Msg("viewer gone")
+		s.config.Log.Debug().Err(err).Str("request_id", requestID(c)).Str("run_id", c.Param("run_id")).Msg("viewer gone")
 	}
+}
+
+// broken notes why a run could not be shown any further.
+func (s *Server) broken(c echo.Context, err error) {
+	level := zerolog.ErrorLevel // damage, and what nobody foresaw
+	var truncated *ledger.TruncatedError
+	switch {
+	case errors.Is(err, context.Canceled):
+		s.gone(c, err)
+		return
+	case errors.Is(err, ledger.ErrErased), errors.As(err, &truncated): // somebody wanted it so
+		level = zerolog.InfoLevel
+	}
+	p := problemOf(err)
+	c.Set(codeKey, p.Code)
+	s.config.Log.WithLevel(level).Err(err).Str("request_id", requestID(c)).Str("run_id", c.Param("run_id")).Str("code", p.Code).Msg("stream broken off")
 }
 
 // page answers with events as JSON.
@@ -219,21 +222,23 @@ func (s *Server) stream(c echo.Context, after run.Seq, v *view.View, last *run.E
 	if err != nil {
 		return err
 	}
+	out, err := s.open(c, time.Second, 2*time.Second)
+	if err != nil || c.Request().Method == http.MethodHead {
+		s.gone(c, err)
+		return nil
+	}
 	s.streams.Add(1)
 	defer s.streams.Add(-1)
 	defer s.config.Metrics.Viewing(v.Name)()
-	out, err := sse.Open(c.Response())
-	if err == nil {
-		err = out.Write(sse.Retry(jitter(time.Second, 2*time.Second)))
-	}
-	alive := time.NewTimer(keepAlive)
+	alive := time.NewTimer(s.config.KeepAlive)
 	defer alive.Stop()
 	draining := s.draining.Done()
 	var leave <-chan time.Time // once the server drains: when this stream ends
-	for err == nil {
+	for {
 		if len(batch.Frames) > 0 {
-			if err = out.Write(batch.Frames...); err != nil {
-				break
+			if err := out.Write(batch.Frames...); err != nil {
+				s.gone(c, err)
+				return nil
 			}
 			s.config.Metrics.Sent(len(batch.Frames))
 			if batch.Live {
@@ -242,26 +247,40 @@ func (s *Server) stream(c echo.Context, after run.Seq, v *view.View, last *run.E
 			if batch.Terminal {
 				return nil
 			}
-			alive.Reset(keepAlive)
+			alive.Reset(s.config.KeepAlive)
 			more = already // a busy stream looks at its other ends as well
 		}
 		select {
 		case <-more:
 		case <-alive.C:
-			err = out.Write(sse.KeepAlive)
-			alive.Reset(keepAlive)
+			if err := out.Write(sse.KeepAlive); err != nil {
+				s.gone(c, err)
+				return nil
+			}
+			alive.Reset(s.config.KeepAlive)
 		case <-draining:
 			draining = nil
 			leave = time.After(rand.N(time.Duration(s.spread.Load()) + 1))
 		case <-leave:
+			// Somebody else has to be there by then: what a browser met at once would
+			// be a proxy's 502, and it gives up for ever on that.
+			s.gone(c, out.Write(sse.Retry(jitter(leaveLeast, leaveMost))))
 			return nil
 		case <-ctx.Done():
 			return nil
 		}
-		if err == nil {
-			batch, more, err = viewer.Next(ctx)
+		if batch, more, err = viewer.Next(ctx); err != nil {
+			s.broken(c, err)
+			return nil
 		}
 	}
-	s.gone(c, err)
-	return nil
+}
+
+// open begins a stream, and tells the client when to come again once it ends.
+func (s *Server) open(c echo.Context, least, most time.Duration) (*sse.Writer, error) {
+	out, err := sse.Open(c.Response())
+	if err == nil {
+		err = out.Write(sse.Retry(jitter(least, most)), sse.Opening)
+	}
+	return out, err
 }

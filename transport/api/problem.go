@@ -72,6 +72,8 @@ func problemOf(err error) *problem {
 		noCall     *run.NoCallError
 		noArtifact *record.NoArtifactError
 		heavy      *blob.TooLargeError
+		damaged    *blob.DamagedError
+		noBlobs    *blob.StoreError
 		answered   *run.AnsweredError
 		unasked    *supervisor.UnknownAgentError
 		syntax     *agent.SyntaxError
@@ -95,6 +97,12 @@ func problemOf(err error) *problem {
 		return &problem{404, "artifact_not_stored", "the artifact's bytes are not kept here", nil}
 	case errors.As(err, &heavy):
 		return &problem{413, "artifact_too_large", "the artifact has " + heavy.Error(), nil}
+	case errors.As(err, &damaged):
+		return &problem{500, "artifact_damaged", "the artifact's bytes were damaged where they are kept; bringing them again mends them", nil}
+	case errors.As(err, &noBlobs) && noBlobs.Cause == blob.Full:
+		return &problem{507, "artifact_store_full", "there is no room for artifacts' bytes", nil}
+	case errors.As(err, &noBlobs):
+		return &problem{503, "artifact_store_unavailable", "artifacts' bytes cannot be reached", nil}
 	case errors.As(err, &noCall):
 		return &problem{404, "tool_call_not_found", noCall.Error(), nil}
 	case errors.As(err, &answered):
@@ -155,18 +163,23 @@ func ofStatus(status int) *problem {
 }
 
 // answer writes err as problem+json; it is echo's error handler, and the one
-// place where errors are logged: a caller's fault at debug, ours at error.
+// place where errors are logged: a caller's fault at debug, ours at error. The
+// access log's line tells the code of each.
 func (s *Server) answer(err error, c echo.Context) {
 	p := problemOf(err)
-	id := c.Response().Header().Get(echo.HeaderXRequestID)
+	id := requestID(c)
 	level := zerolog.DebugLevel
-	if p.Status >= 500 {
+	if p.Status >= 500 && p.Status != http.StatusServiceUnavailable { // what is away is told once, by who watches it
 		level = zerolog.ErrorLevel
 	}
 	s.config.Log.WithLevel(level).Err(err).Str("request_id", id).Str("run_id", c.Param("run_id")).
 		Str("method", c.Request().Method).Str("route", c.Path()).Int("status", p.Status).Msg("request refused")
 	if c.Response().Committed {
 		return
+	}
+	c.Set(codeKey, p.Code)
+	if b, ok := c.Request().Body.(*body); ok {
+		b.discard()
 	}
 	if id != "" {
 		p.with("request_id", id)

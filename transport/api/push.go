@@ -7,9 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -27,6 +25,8 @@ const (
 	maxArray = 16 << 20 // an array is held whole, since it is checked whole
 	maxDrain = 8 << 20  // read after a refusal, so that the client hears of it
 )
+
+const ndjson = "application/x-ndjson"
 
 // receipt is what a push answers, also inside the problem of a failed one.
 type receipt struct {
@@ -46,17 +46,15 @@ func (s *Server) push(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	media, _, err := mime.ParseMediaType(c.Request().Header.Get(echo.HeaderContentType))
-	if err != nil || media != "application/x-ndjson" && media != echo.MIMEApplicationJSON {
-		return &problem{http.StatusUnsupportedMediaType, "unsupported_media_type",
-			"send application/x-ndjson, or application/json with an array", nil}
+	if err := wants(c, ndjson, echo.MIMEApplicationJSON); err != nil {
+		return err
 	}
 	recorder, release := s.config.Runs.Use(id)
 	defer release()
 	p := recorder.Push(run.Origin{Producer: producer})
 
 	var failure error
-	if media == echo.MIMEApplicationJSON {
+	if media(c) == echo.MIMEApplicationJSON {
 		failure = s.sendArray(c, id, p)
 	} else {
 		failure = s.sendLines(c, id, p)
@@ -81,7 +79,6 @@ func (s *Server) push(c echo.Context) error {
 	if err == nil {
 		return s.fresh(c, http.StatusOK, out)
 	}
-	drain(c)
 	return problemOf(err).with("accepted", out.Accepted).with("duplicates", out.Duplicates).
 		with("last_seq", out.LastSeq).with("producer_seq", out.ProducerSeq)
 }
@@ -113,13 +110,11 @@ func (s *Server) offload(c echo.Context, id run.ID) func(*agent.Event) error {
 // not be taken; what is behind it is not read.
 func (s *Server) sendLines(c echo.Context, id run.ID, p *record.Push) error {
 	offload := s.offload(c, id)
-	control := http.NewResponseController(c.Response())
-	defer context.AfterFunc(s.draining, func() {
-		// An error means that the connection is gone, which ends the reading too.
-		_ = control.SetReadDeadline(time.Now())
-	})()
-	lines := bufio.NewScanner(c.Request().Body)
+	expect(c, pace{idle: s.config.PushIdle})
+	from := &source{r: c.Request().Body}
+	lines := bufio.NewScanner(from)
 	lines.Buffer(make([]byte, 0, 2<<10), maxLine)
+	lines.Split(from.split)
 	n := 0
 	for lines.Scan() {
 		n++
@@ -142,25 +137,45 @@ func (s *Server) sendLines(c echo.Context, id run.ID, p *record.Push) error {
 	switch err := lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
 		return &record.PushError{Line: n + 1, Err: &problem{http.StatusRequestEntityTooLarge, "event_too_large", "the line is larger than 4 MiB", nil}}
-	case err != nil && s.draining.Err() != nil:
-		return record.ErrStopping
 	case err != nil:
-		return &record.PushError{Line: n + 1, Err: &problem{http.StatusBadRequest, "body_unreadable", "the body ended early", nil}}
+		return &record.PushError{Line: n + 1, Err: err}
 	}
 	return nil
+}
+
+// source knows why its reading ended.
+type source struct {
+	r   io.Reader
+	err error
+}
+
+func (s *source) Read(b []byte) (n int, err error) {
+	n, err = s.r.Read(b)
+	s.err = err
+	return n, err
+}
+
+// split is bufio.ScanLines, but that what an error leaves behind is no line:
+// only the body's whole end makes one of it.
+func (s *source) split(data []byte, atEOF bool) (int, []byte, error) {
+	if atEOF && !errors.Is(s.err, io.EOF) && !bytes.ContainsRune(data, '\n') {
+		return len(data), nil, nil
+	}
+	return bufio.ScanLines(data, atEOF)
 }
 
 // sendArray decodes all of a JSON array before it hands over any of it. Lines
 // are counted by element.
 func (s *Server) sendArray(c echo.Context, id run.ID, p *record.Push) error {
 	offload := s.offload(c, id)
+	expect(c, upload)
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxArray))
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
 		return &problem{http.StatusRequestEntityTooLarge, "body_too_large", "the array is larger than 16 MiB: send NDJSON", nil}
 	}
 	if err != nil {
-		return &problem{http.StatusBadRequest, "body_unreadable", "the body ended early", nil}
+		return err
 	}
 	var elements []json.RawMessage
 	if err := json.Unmarshal(body, &elements); err != nil || elements == nil {
@@ -182,16 +197,4 @@ func (s *Server) sendArray(c echo.Context, id run.ID, p *record.Push) error {
 		}
 	}
 	return nil
-}
-
-// drain reads on for a moment after a refusal. A client that is still sending
-// would otherwise find its connection reset and never see why.
-func drain(c echo.Context) {
-	control := http.NewResponseController(c.Response())
-	if control.SetReadDeadline(time.Now().Add(time.Second)) != nil {
-		return
-	}
-	// Whatever ends the reading, the answer is next.
-	_, _ = io.CopyN(io.Discard, c.Request().Body, maxDrain)
-	_ = control.SetReadDeadline(time.Time{})
 }

@@ -1,17 +1,15 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"time"
-	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
@@ -20,7 +18,7 @@ import (
 // Bounds of what a request may say, in bytes.
 const (
 	maxBody = 4 << 20 // of a create or a cancel; what is stored is bounded by the append
-	maxName = 128     // agent_id, runtime, producer
+	maxName = 128     // producer, an artifact's name, a request's id
 	maxText = 256     // thread_id, a cancel's reason
 )
 
@@ -82,17 +80,15 @@ func (s *Server) create(c echo.Context) error {
 	switch {
 	case in.AgentID == "":
 		return invalid("agent_id", "agent_id is missing")
-	case len(in.AgentID) > maxName:
-		return invalid("agent_id", "agent_id is too long")
+	case agent.CheckID(in.AgentID) != nil:
+		return invalid("agent_id", "agent_id "+agent.CheckID(in.AgentID).Error())
 	case len(in.ThreadID) > maxText:
 		return invalid("thread_id", "thread_id is too long")
 	}
 	if in.Input != nil {
-		var compact bytes.Buffer
-		if err := json.Compact(&compact, in.Input); err != nil {
-			return invalid("input", "input cannot be read")
+		if start.Input, err = value("input", in.Input); err != nil {
+			return err
 		}
-		start.Input = compact.Bytes()
 	}
 	ctx, cancel := s.patience(c)
 	defer cancel()
@@ -192,58 +188,4 @@ func (s *Server) erase(c echo.Context) error {
 func (s *Server) fresh(c echo.Context, status int, body any) error {
 	c.Response().Header().Set(echo.HeaderCacheControl, "no-store")
 	return c.JSON(status, body)
-}
-
-// runID reads the path. Text that cannot name a run names none.
-func runID(c echo.Context) (run.ID, error) {
-	id, err := run.ParseID(c.Param("run_id"))
-	if err != nil {
-		return "", ledger.ErrNotFound
-	}
-	return id, nil
-}
-
-func producerOf(c echo.Context) (string, error) {
-	producer := c.QueryParam("producer")
-	if len(producer) > maxName || !utf8.ValidString(producer) {
-		return "", invalid("producer", "producer is too long or not UTF-8")
-	}
-	return producer, nil
-}
-
-func readBody(c echo.Context) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxBody))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return nil, &problem{http.StatusRequestEntityTooLarge, "body_too_large", "the body is larger than 4 MiB", nil}
-	case err != nil:
-		return nil, &problem{http.StatusBadRequest, "body_unreadable", "the body ended early", nil}
-	case !utf8.Valid(body):
-		return nil, &problem{http.StatusBadRequest, "invalid_json", "the body is not UTF-8", nil}
-	}
-	return body, nil
-}
-
-// decode tells what cannot be parsed (400) from what parses and is wrong (422).
-func decode(body []byte, into any) error {
-	err := json.Unmarshal(body, into)
-	var mistyped *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &mistyped) && mistyped.Field != "":
-		return invalid(mistyped.Field, mistyped.Field+" must not be a "+mistyped.Value)
-	case errors.As(err, &mistyped):
-		return invalid("", "the body must be a JSON object")
-	case err != nil:
-		return &problem{http.StatusBadRequest, "invalid_json", err.Error(), nil}
-	}
-	return nil
-}
-
-func invalid(field, detail string) *problem {
-	p := &problem{http.StatusUnprocessableEntity, "invalid_request", detail, nil}
-	if field != "" {
-		p.with("field", field)
-	}
-	return p
 }

@@ -14,8 +14,13 @@ import (
 	"time"
 )
 
-// KeepAlive is a frame that clients ignore and proxies take for life.
-var KeepAlive = []byte(": keep-alive\n\n")
+// KeepAlive is a line that clients ignore and proxies take for life. No blank line
+// follows: some clients take an empty block for a message.
+var KeepAlive = []byte(": keep-alive\n")
+
+// Opening is a comment behind the first Retry: clients that gather fields up to a
+// blank line or a comment do not take them for the first event's then.
+var Opening = []byte(": open\n")
 
 // FrameError: what would be sent is not a frame that clients understand.
 type FrameError struct{ Event, Reason string }
@@ -40,8 +45,8 @@ func AppendFrame(b []byte, id uint64, event string, data []byte) ([]byte, error)
 	return append(b, "\n\n"...), nil
 }
 
-// Retry returns the frame that tells a client how long to wait before it
-// connects again.
+// Retry returns the line that tells a client how long to wait before it connects
+// again. No blank line follows, as with KeepAlive.
 func Retry(d time.Duration) []byte {
-	return fmt.Appendf(nil, "retry: %d\n\n", d.Milliseconds())
+	return fmt.Appendf(nil, "retry: %d\n", d.Milliseconds())
 }

@@ -18,7 +18,7 @@ func TestFrame(t *testing.T) {
 	if want := "id: 4\nevent: message.delta\ndata: {\"seq\":4}\n\n"; err != nil || string(got) != want {
 		t.Errorf("%q, %v", got, err)
 	}
-	if got := string(sse.Retry(1500 * time.Millisecond)); got != "retry: 1500\n\n" {
+	if got := string(sse.Retry(1500 * time.Millisecond)); got != "retry: 1500\n" {
 		t.Errorf("%q", got)
 	}
 }
@@ -58,7 +58,7 @@ func TestWriterSendsHeadersFirst(t *testing.T) {
 		t.Errorf("%v", h)
 	}
 	body, err := io.ReadAll(response.Body)
-	if err != nil || string(body) != ": keep-alive\n\nretry: 1000\n\n" {
+	if err != nil || string(body) != ": keep-alive\nretry: 1000\n" {
 		t.Errorf("%q, %v", body, err)
 	}
 }

@@ -1,18 +1,16 @@
 package sse
 
 import (
+	"bytes"
 	"net/http"
-	"time"
 )
 
-// writeTime bounds each write: a reader that takes none of it for so long is
-// gone, or as good as.
-const writeTime = 30 * time.Second
-
-// Writer writes frames to one response. Not safe for concurrent use.
+// Writer writes frames to one response, whose deadlines are its ResponseWriter's
+// business. Not safe for concurrent use.
 type Writer struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
+	begun   bool // an event has been written
 }
 
 // Open sends the headers at once: a browser's EventSource opens on them.
@@ -23,15 +21,24 @@ func Open(w http.ResponseWriter) (*Writer, error) {
 	h.Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
 	s := &Writer{w: w, control: http.NewResponseController(w)}
-	return s, s.Write(nil)
+	return s, s.control.Flush()
 }
 
-// Write writes whole frames and flushes them.
+// Write writes whole frames, or lines, and flushes them. The blank line behind the
+// first event is a chunk of its own: up to there a stream has none, also for those
+// who look at it chunk by chunk.
 func (s *Writer) Write(frames ...[]byte) error {
-	if err := s.control.SetWriteDeadline(time.Now().Add(writeTime)); err != nil {
-		return err
-	}
 	for _, frame := range frames {
+		if !s.begun && bytes.HasSuffix(frame, []byte("\n\n")) {
+			s.begun = true
+			if _, err := s.w.Write(frame[:len(frame)-1]); err != nil {
+				return err
+			}
+			if err := s.control.Flush(); err != nil {
+				return err
+			}
+			frame = frame[len(frame)-1:]
+		}
 		if _, err := s.w.Write(frame); err != nil {
 			return err
 		}
