@@ -160,3 +160,12 @@ func quote(text string) (json.RawMessage, error) {
 	}
 	return agent.Compact(b.Bytes())
 }
+
+// OffloadInput is Offload for what a run begins with.
+func OffloadInput(ctx context.Context, s Store, limit int, start *run.Start) (err error) {
+	if len(start.Input) <= limit {
+		return nil
+	}
+	start.Input, start.InputFull, err = offload(ctx, s, start.ID, start.Input)
+	return err
+}

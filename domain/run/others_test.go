@@ -152,7 +152,7 @@ func TestLongValues(t *testing.T) {
 		message, kept("artifact_3", "answer", `"message_id":"message_1",`),
 		`message.completed {"message_id":"message_1","content":"wh","content_checksum":`+sum("whole")+full("artifact_3")+`}`,
 		`run.completed {"message_id":"message_1"}`)
-	if a, ok := s.state.Artifact("artifact_2"); !ok || a != (run.Artifact{Name: "result of c", MediaType: "text/plain", Checksum: run.Checksum([]byte("whole"))}) {
+	if a, ok := s.state.Artifact("artifact_2"); !ok || a != (run.Artifact{Name: "result of c", MediaType: "text/plain", Checksum: run.Checksum([]byte("whole")), Size: 5}) {
 		t.Errorf("%+v", a)
 	}
 }

@@ -190,7 +190,7 @@ func (s *Supervisor) Push(ctx context.Context, start run.Start) (record.Summary,
 	if err := s.config.Watch.Announce(ctx, start.ID, lease.Open); err != nil {
 		return record.Summary{}, false, fmt.Errorf("announce run %s: %w", start.ID, err)
 	}
-	summary, created, err := s.config.Runs.Start(ctx, start)
+	summary, created, err := s.commit(ctx, start)
 	if err == nil && summary.Owner == "" && summary.EndedAt.IsZero() || unknown(err) {
 		s.config.Watch.Confirm(start.ID, lease.Open, summary.LastSeq)
 	} else { // what is there under that id has those who answer for it
@@ -238,7 +238,7 @@ func (s *Supervisor) Start(ctx context.Context, start run.Start) (record.Summary
 			return r.summary, r.created, r.err
 		}
 		if r.created { // by another request of this instance: the same one?
-			return s.config.Runs.Start(ctx, start)
+			return s.commit(ctx, start)
 		}
 	}
 }
@@ -287,7 +287,7 @@ func (s *Supervisor) begin(hard, request context.Context, r *owned, start run.St
 		close(r.started)
 		return
 	}
-	r.summary, r.created, r.err = s.config.Runs.Start(hard, start)
+	r.summary, r.created, r.err = s.commit(hard, start)
 	switch {
 	case r.created || unknown(r.err): // the latter as the process ends
 		s.config.Watch.Confirm(r.id, lease.Owned, 0)

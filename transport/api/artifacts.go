@@ -31,8 +31,8 @@ var shown = map[string]bool{
 }
 
 // checked is up to how many bytes an artifact is compared with its checksum before
-// any of it is sent; a larger one is compared while it is, and cut before its end
-// where it is damaged.
+// any of it is sent, and any of another size than its run says; a larger one is
+// compared while it is sent, and cut before its end where it is damaged.
 const checked = 1 << 20
 
 // artifact is GET /api/agent-runs/{id}/artifacts/{artifact_id}: an artifact's
@@ -59,7 +59,7 @@ func (s *Server) artifact(c echo.Context) error {
 	}
 	content := blob.NewReader(kept, a.Checksum)
 	var from io.ReadSeeker = content
-	if size <= checked || c.Request().Header.Get("Range") != "" {
+	if size <= checked || a.Size >= 0 && size != a.Size || c.Request().Header.Get("Range") != "" {
 		if _, err := kept.Seek(0, io.SeekStart); err != nil {
 			return &blob.StoreError{Cause: blob.Failed, Err: err}
 		}
@@ -148,7 +148,7 @@ func (s *Server) putArtifact(c echo.Context) error {
 	}
 	recorder, release := s.config.Runs.Use(id)
 	defer release()
-	p := recorder.Push(run.Origin{})
+	p := recorder.Push(run.Origin{RequestID: requestID(c)})
 	bound, stop := context.WithTimeout(context.WithoutCancel(c.Request().Context()), s.config.Patience)
 	defer stop()
 	if err := p.Send(bound, 0, agent.Event{Type: agent.Artifact, Artifact: description, Stored: true}); err != nil {

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -44,6 +45,22 @@ func producerOf(c echo.Context) (string, error) {
 		return "", invalid("producer", "producer is too long or not UTF-8")
 	}
 	return producer, nil
+}
+
+// maxExact is the largest whole number that every JSON reader keeps exact.
+const maxExact = 1<<53 - 1
+
+// epochOf tells two lives of one producer apart; absent is 0.
+func epochOf(c echo.Context) (uint64, error) {
+	if !c.QueryParams().Has("epoch") {
+		return 0, nil
+	}
+	text := c.QueryParam("epoch")
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n > maxExact {
+		return 0, invalid("epoch", "epoch is a whole number from 0 to 2^53-1")
+	}
+	return n, nil
 }
 
 // readBody reads a small JSON body whole. A request without any body has none to

@@ -61,6 +61,9 @@ func problemOf(err error) *problem {
 		push       *record.PushError
 		ended      *run.EndedError
 		gap        *run.GapError
+		fenced     *run.ProducerFencedError
+		calls      *run.TooManyCallsError
+		corrupt    *ledger.CorruptError
 		large      *run.TooLargeError
 		refused    *ledger.RefusedError
 		unknown    *ledger.UnknownError
@@ -117,6 +120,12 @@ func problemOf(err error) *problem {
 		return &problem{404, "snapshot_not_found", "nothing is stored under this checksum", nil}
 	case errors.As(err, &gap):
 		return (&problem{409, "producer_gap", gap.Error(), nil}).with("next_producer_seq", gap.Next)
+	case errors.As(err, &fenced):
+		return (&problem{409, "producer_fenced", fenced.Error(), nil}).with("epoch", fenced.Epoch)
+	case errors.As(err, &calls):
+		return (&problem{409, "too_many_calls", calls.Error(), nil}).with("open_calls", calls.Open)
+	case errors.As(err, &corrupt):
+		return (&problem{500, "run_corrupt", "an event of the run is damaged where it is stored, or was not written by Runfacts", nil}).with("seq", corrupt.Seq)
 	case errors.As(err, &large):
 		return &problem{413, "event_too_large", large.Error(), nil}
 	case errors.As(err, &refused) && refused.TooLarge:

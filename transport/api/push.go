@@ -46,12 +46,16 @@ func (s *Server) push(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	epoch, err := epochOf(c)
+	if err != nil {
+		return err
+	}
 	if err := wants(c, ndjson, echo.MIMEApplicationJSON); err != nil {
 		return err
 	}
 	recorder, release := s.config.Runs.Use(id)
 	defer release()
-	p := recorder.Push(run.Origin{Producer: producer})
+	p := recorder.Push(run.Origin{Producer: producer, Epoch: epoch, RequestID: requestID(c)})
 
 	var failure error
 	if media(c) == echo.MIMEApplicationJSON {

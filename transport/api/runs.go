@@ -2,14 +2,12 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/record"
 	"github.com/runfacts/runfacts/domain/run"
@@ -34,6 +32,9 @@ type summary struct {
 	AgentID     string       `json:"agent_id"`
 	Runtime     string       `json:"runtime"`
 	ThreadID    string       `json:"thread_id,omitempty"`
+	Labels      labels       `json:"labels,omitempty"`
+	ParentRunID string       `json:"parent_run_id,omitempty"`
+	RetryOf     string       `json:"retry_of,omitempty"`
 	Status      run.Status   `json:"status"`
 	LastSeq     run.Seq      `json:"last_seq"`
 	StartedAt   string       `json:"started_at"`
@@ -44,7 +45,8 @@ type summary struct {
 
 func show(s record.Summary) summary {
 	out := summary{
-		RunID: s.RunID, AgentID: s.AgentID, Runtime: s.Runtime, ThreadID: s.ThreadID, Status: s.Status,
+		RunID: s.RunID, AgentID: s.AgentID, Runtime: s.Runtime, ThreadID: s.ThreadID,
+		Labels: s.Labels, ParentRunID: s.ParentRunID, RetryOf: s.RetryOf, Status: s.Status,
 		LastSeq: s.LastSeq, StartedAt: stamp(s.StartedAt), Error: s.Failure, ProducerSeq: s.ProducerSeq,
 	}
 	if !s.EndedAt.IsZero() {
@@ -54,59 +56,6 @@ func show(s record.Summary) summary {
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(run.TimeFormat) }
-
-// create is POST /api/agent-runs.
-func (s *Server) create(c echo.Context) error {
-	body, err := readBody(c)
-	if err != nil {
-		return err
-	}
-	var in struct {
-		RunID    *string         `json:"run_id"`
-		AgentID  string          `json:"agent_id"`
-		Runtime  string          `json:"runtime"`
-		ThreadID string          `json:"thread_id"`
-		Input    json.RawMessage `json:"input"`
-	}
-	if err := decode(body, &in); err != nil {
-		return err
-	}
-	start := run.Start{AgentID: in.AgentID, Runtime: in.Runtime, ThreadID: in.ThreadID, RequestChecksum: run.Checksum(body)}
-	if in.RunID == nil {
-		start.ID = s.config.NewID()
-	} else if start.ID, err = run.ParseID(*in.RunID); err != nil {
-		return invalid("run_id", err.Error())
-	}
-	switch {
-	case in.AgentID == "":
-		return invalid("agent_id", "agent_id is missing")
-	case agent.CheckID(in.AgentID) != nil:
-		return invalid("agent_id", "agent_id "+agent.CheckID(in.AgentID).Error())
-	case len(in.ThreadID) > maxText:
-		return invalid("thread_id", "thread_id is too long")
-	}
-	if in.Input != nil {
-		if start.Input, err = value("input", in.Input); err != nil {
-			return err
-		}
-	}
-	ctx, cancel := s.patience(c)
-	defer cancel()
-	begin := s.config.Supervisor.Start
-	if in.Runtime == PushRuntime {
-		begin = s.config.Supervisor.Push
-	}
-	state, created, err := begin(ctx, start)
-	if err != nil {
-		return err
-	}
-	status := http.StatusOK
-	if created {
-		status = http.StatusCreated
-	}
-	c.Response().Header().Set(echo.HeaderLocation, "/api/agent-runs/"+string(start.ID))
-	return s.fresh(c, status, show(state))
-}
 
 // summary is GET /api/agent-runs/{id}.
 func (s *Server) summary(c echo.Context) error {
