@@ -56,6 +56,7 @@ type Readiness struct {
 type Server struct {
 	config Config
 	echo   *echo.Echo
+	paces  paces
 
 	draining context.Context // ended by Drain
 	drain    context.CancelFunc
@@ -69,7 +70,7 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, echo: echo.New()}
+	s := &Server{config: c, echo: echo.New(), paces: usual}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	e := s.echo
 	e.HideBanner, e.HidePort = true, true

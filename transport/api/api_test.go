@@ -37,7 +37,7 @@ type house struct {
 	client *http.Client
 }
 
-func open(t *testing.T) *house {
+func open(t *testing.T, alter ...func(*Server)) *house {
 	t.Helper()
 	h := &house{t: t, mem: ledgertest.NewMemory(t), client: &http.Client{Transport: &http.Transport{}}}
 	m := metrics.New()
@@ -63,6 +63,9 @@ func open(t *testing.T) *house {
 		t.Fatal(err)
 	}
 	h.server = server
+	for _, a := range alter {
+		a(server)
+	}
 	web := httptest.NewServer(h.server.Handler())
 	h.url = web.URL
 	ctx, cancel := context.WithCancel(context.Background())
@@ -122,18 +125,8 @@ type answer struct {
 	fields map[string]any
 }
 
-func (h *house) do(method, path, body string, headers ...string) answer {
+func (h *house) send(request *http.Request) answer {
 	h.t.Helper()
-	request, err := http.NewRequest(method, h.url+path, strings.NewReader(body))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	if body != "" {
-		request.Header.Set("Content-Type", "application/json")
-	}
-	for i := 0; i < len(headers); i += 2 {
-		request.Header.Set(headers[i], headers[i+1])
-	}
 	response, err := h.client.Do(request)
 	if err != nil {
 		h.t.Fatal(err)
@@ -146,6 +139,21 @@ func (h *house) do(method, path, body string, headers ...string) answer {
 	a := answer{status: response.StatusCode, header: response.Header, text: string(text)}
 	_ = json.Unmarshal(text, &a.fields) // not every answer is an object
 	return a
+}
+
+func (h *house) do(method, path, body string, headers ...string) answer {
+	h.t.Helper()
+	request, err := http.NewRequest(method, h.url+path, strings.NewReader(body))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	return h.send(request)
 }
 
 func (h *house) create() string {

@@ -115,7 +115,7 @@ func (s *Server) putArtifact(c echo.Context) error {
 	if name == "" || len(name) > maxName || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 		return invalid("name", "an artifact's name has 1 to 128 bytes of UTF-8, without control characters")
 	}
-	expect(c, upload)
+	expect(c, s.paces.upload)
 	media := c.Request().Header.Get(echo.HeaderContentType)
 	if media == "" {
 		media = octets

@@ -25,10 +25,11 @@ type pace struct {
 	rate  int64         // bytes a second on the average, once idle has passed; 0: no bound
 }
 
-var (
-	small  = pace{whole: 30 * time.Second}
-	upload = pace{idle: 30 * time.Second, rate: 1 << 10}
-)
+// paces are those of a body that is one small document, and of one that is larger
+// or of any size.
+type paces struct{ small, upload pace }
+
+var usual = paces{small: pace{whole: 30 * time.Second}, upload: pace{idle: 30 * time.Second, rate: 1 << 10}}
 
 // until returns when the next read has to have brought something.
 func (p pace) until(began, now time.Time, read int64) time.Time {
@@ -75,7 +76,7 @@ func (s *Server) bodies(next echo.HandlerFunc) echo.HandlerFunc {
 		if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 			return next(c)
 		}
-		b := &body{raw: r.Body, control: http.NewResponseController(c.Response()), began: time.Now(), pace: small}
+		b := &body{raw: r.Body, control: http.NewResponseController(c.Response()), began: time.Now(), pace: s.paces.small}
 		r.Body = b
 		// Also for handlers that do not read: net/http reads on before it answers.
 		if err := b.arm(); err != nil {

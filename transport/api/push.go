@@ -172,7 +172,7 @@ func (s *source) split(data []byte, atEOF bool) (int, []byte, error) {
 // are counted by element.
 func (s *Server) sendArray(c echo.Context, id run.ID, p *record.Push) error {
 	offload := s.offload(c, id)
-	expect(c, upload)
+	expect(c, s.paces.upload)
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxArray))
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
