@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -367,8 +368,13 @@ func TestDrainingEndsStreamsAndPushes(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.server.Drain(time.Second)
-	if _, err := io.ReadAll(response.Body); err != nil {
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
 		t.Errorf("the stream did not end at a frame: %v", err)
+	}
+	var wait int
+	if _, err := fmt.Sscanf(string(text[bytes.LastIndex(text, []byte("retry: ")):]), "retry: %d\n", &wait); err != nil || wait < 4000 || wait > 8000 {
+		t.Errorf("a browser would meet the proxy's 502: %q", text)
 	}
 	if a := <-pushed; a.status != 503 || a.fields["code"] != "stopping" {
 		t.Errorf("push: %d %v", a.status, a.fields)
