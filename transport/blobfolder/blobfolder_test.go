@@ -136,3 +136,5 @@ func TestPutAgainstRelease(t *testing.T) {
 		t.Errorf("%d files are left", n)
 	}
 }
+
+func sumOf(text string) string { return run.Checksum([]byte(text)) }
