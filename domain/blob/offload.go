@@ -130,7 +130,7 @@ func offloadArtifact(ctx context.Context, s Store, id run.ID, limit int, e *agen
 	var known []byte
 	for _, name := range described {
 		if value, ok := members[name]; ok {
-			known = append(append(append(known, `,"`+name+`":`...), value...))
+			known = append(append(known, `,"`+name+`":`...), value...)
 		}
 	}
 	e.Artifact, e.Full = append(append([]byte("{"), bytes.TrimPrefix(known, []byte(","))...), '}'), full

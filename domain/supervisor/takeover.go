@@ -126,7 +126,14 @@ func (s *Supervisor) recall(hard context.Context, r *owned) error {
 			}
 			switch p := payload.(type) {
 			case *run.RunStarted:
-				r.input = p.Input
+				whole := agent.Answer{Result: p.Input}
+				if whole.Full, err = s.full(hard, r.id, p.Full); err == nil {
+					whole, err = r.questions.whole(hard, whole)
+				}
+				if err != nil {
+					return err
+				}
+				r.input = whole.Result
 			case *run.ToolCallStarted:
 				if p.External {
 					external[p.ToolCallID] = true
@@ -148,7 +155,7 @@ func (s *Supervisor) recall(hard context.Context, r *owned) error {
 	return nil
 }
 
-// full says where the whole of a recorded answer is kept.
+// full says where the whole of a recorded value is kept.
 func (s *Supervisor) full(hard context.Context, id run.ID, f *run.Full) (*agent.Full, error) {
 	if f == nil {
 		return nil, nil
