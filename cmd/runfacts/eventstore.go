@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -25,18 +26,29 @@ func (d dataFlags) store() string { return filepath.Join(d.DataDir, storeFolder)
 type runNodeCmd struct {
 	dataFlags
 	logFlags
+	rehearseFlags
 	Listen         string `default:"127.0.0.1:2113" env:"RUNFACTS_LISTEN" help:"Address to listen on."`
 	InsecureListen bool   `env:"RUNFACTS_INSECURE_LISTEN" help:"Listen beyond loopback although there is no authentication."`
 }
 
 // Validate is called by kong: what is wrong here is a wrong command line.
-func (c *runNodeCmd) Validate() error { return checkListen(c.Listen, c.InsecureListen) }
+func (c *runNodeCmd) Validate() error {
+	_, err := c.rehearsal()
+	return errors.Join(checkListen(c.Listen, c.InsecureListen), err)
+}
 
 // Run serves until ctx ends.
-func (c *runNodeCmd) Run(ctx context.Context, s streams) error {
-	node, err := embedded.Open(embedded.Config{Addr: c.Listen, DataDir: c.store(), Log: c.logger(s)})
+func (c *runNodeCmd) Run(ctx context.Context, s streams) (err error) {
+	rehearsal, err := c.rehearsal()
 	if err != nil {
 		return err
+	}
+	node, err := embedded.Open(embedded.Config{Addr: c.Listen, DataDir: c.store(), Log: c.logger(s), Rehearse: rehearsal})
+	if err != nil {
+		return err
+	}
+	if rehearsal != nil {
+		defer supervise(&err, func(ctx context.Context) error { return setBackOnSignal(ctx, node) })()
 	}
 	fmt.Fprintf(s.out, "EventStoreDB protocol, without authentication: %s\n", node.ConnectionString())
 	return node.Run(ctx)

@@ -37,6 +37,10 @@ func TestAWrongCommandLineExitsWith2AndSaysWhy(t *testing.T) {
 		"serve --max-append 5":           "--max-append",
 		"serve --store-patience 0s":      "--store-patience",
 		"serve --log-level loud":         "log-level",
+		"serve --rehearse worst":         "--demo",
+		"eventstore --rehearse sloth":    "sloth",
+		"serve --demo --rehearse sloth":  "sloth",
+		"serve --demo --rehearse worst --eventstore esdb://h": "--eventstore",
 	} {
 		var out, errs bytes.Buffer
 		if code := run(context.Background(), strings.Fields(line), &out, &errs); code != 2 || !strings.Contains(errs.String()+out.String(), want) {

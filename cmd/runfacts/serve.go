@@ -53,6 +53,7 @@ const maxOpen = 10_000
 type serveCmd struct {
 	dataFlags
 	logFlags
+	rehearseFlags
 	Listen         string        `default:"127.0.0.1:8080" env:"RUNFACTS_LISTEN" help:"Address to listen on."`
 	InsecureListen bool          `env:"RUNFACTS_INSECURE_LISTEN" help:"Listen beyond loopback although there is no authentication."`
 	Eventstore     string        `env:"RUNFACTS_EVENTSTORE" placeholder:"esdb://…" help:"Connection string of an EventStoreDB; empty: the embedded node."`
@@ -83,6 +84,12 @@ func (c *serveCmd) Validate() error {
 	}
 	if c.MaxAppend < 64<<10 || c.MaxAppend > 16<<20 {
 		faults = append(faults, fmt.Errorf("--max-append must be between 65536 and 16777216, not %d", c.MaxAppend))
+	}
+	switch _, err := c.rehearsal(); {
+	case err != nil:
+		faults = append(faults, err)
+	case c.Rehearse != "" && (!c.Demo || c.Eventstore != ""):
+		faults = append(faults, errors.New("--rehearse makes the embedded node lose and refuse things on purpose: it goes with --demo only, and without --eventstore"))
 	}
 	if c.StorePatience <= 0 {
 		faults = append(faults, fmt.Errorf("--store-patience must be positive, not %s", c.StorePatience))
@@ -152,7 +159,11 @@ func (c *serveCmd) Run(ctx context.Context, s streams) (err error) {
 
 	url := c.Eventstore
 	if url == "" {
-		node, err := embedded.Open(embedded.Config{Addr: "127.0.0.1:0", DataDir: c.store(), Log: log})
+		rehearsal, err := c.rehearsal()
+		if err != nil {
+			return err
+		}
+		node, err := embedded.Open(embedded.Config{Addr: "127.0.0.1:0", DataDir: c.store(), Log: log, Rehearse: rehearsal})
 		if err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ func (s *streamsServer) Append(call streams.Streams_AppendServer) error {
 			return handlerThrew()
 		}
 		if size += len(e.Data); size > maxAppend { // data alone counts (wire 8, 26)
-			return tooLarge(ctx)
+			return tooLarge(ctx, maxAppend)
 		}
 		events = append(events, e)
 	}

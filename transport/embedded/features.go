@@ -68,6 +68,16 @@ func (n *Node) advertised() string {
 	return "127.0.0.1"
 }
 
+// version is what the node says it is.
+func (n *Node) version() string {
+	if n.stage != nil {
+		if v := n.stage.scene.Load().version; v != "" {
+			return v
+		}
+	}
+	return serverVersion
+}
+
 // web is the HTTP/1.1 side (wire 1.5).
 func (n *Node) web() http.Handler {
 	mux := http.NewServeMux()
@@ -87,7 +97,7 @@ func (n *Node) web() http.Handler {
 	})
 	mux.HandleFunc("GET /info", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, map[string]any{
-			"esVersion": serverVersion, "state": "leader",
+			"esVersion": n.version(), "state": "leader",
 			"features":       map[string]bool{"projections": false, "userManagement": false, "atomPub": false},
 			"authentication": map[string]any{"type": "insecure", "properties": map[string]string{}},
 		})
@@ -99,7 +109,7 @@ func (n *Node) web() http.Handler {
 				"instanceId": n.id.String(), "timeStamp": time.Now().UTC().Format(time.RFC3339Nano), "state": "Leader", "isAlive": true,
 				"httpEndPointIp": ip, "httpEndPointPort": port, "lastCommitPosition": n.store.Position(),
 				"writerCheckpoint": n.store.Position(), "chaserCheckpoint": n.store.Position(),
-				"epochPosition": 0, "epochNumber": 0, "nodePriority": 0, "isReadOnlyReplica": false, "esVersion": serverVersion,
+				"epochPosition": 0, "epochNumber": 0, "nodePriority": 0, "isReadOnlyReplica": false, "esVersion": n.version(),
 			}},
 			"serverIp": ip, "serverPort": port,
 		})

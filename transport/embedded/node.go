@@ -37,12 +37,16 @@ type Config struct {
 	DataDir string // made where there is none
 	Log     zerolog.Logger
 	FS      vfs.FS // nil: the disk; tests put faults in
+
+	Rehearse *Rehearsal // nil: the node only does what it is asked to
 }
 
 // Node is one server.
 type Node struct {
 	log      zerolog.Logger
 	store    *store.Store
+	index    index  // the store as readers see it
+	stage    *stage // nil: nothing is rehearsed
 	listener net.Listener
 	id       uuid.UUID
 	stopping chan struct{} // closed when Run begins to end: subscriptions go
@@ -59,7 +63,12 @@ func Open(c Config) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	return &Node{log: c.Log, store: s, listener: listener, id: uuid.New(), stopping: make(chan struct{})}, nil
+	n := &Node{log: c.Log, store: s, index: whole{s}, listener: listener, id: uuid.New(), stopping: make(chan struct{})}
+	if c.Rehearse != nil {
+		n.stage = newStage(n, *c.Rehearse)
+		n.index, n.listener = n.stage.index, n.stage.listen(listener)
+	}
+	return n, nil
 }
 
 // Addr is where the node listens.
@@ -83,14 +92,18 @@ func (n *Node) ConnectionString() string {
 // Run serves until ctx ends. Open calls have stopDeadline to finish; then
 // connections are cut, writes end, and the store is closed.
 func (n *Node) Run(ctx context.Context) error {
-	rpc := grpc.NewServer(
+	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPing, Timeout: serverPing}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: clientPing, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 		grpc.NumStreamWorkers(64),
-	)
+	}
+	if n.stage != nil {
+		options = append(options, grpc.UnaryInterceptor(n.stage.unary), grpc.StreamInterceptor(n.stage.stream))
+	}
+	rpc := grpc.NewServer(options...)
 	streams.RegisterStreamsServer(rpc, &streamsServer{node: n})
 	serverfeatures.RegisterServerFeaturesServer(rpc, featuresServer{})
 	gossip.RegisterGossipServer(rpc, gossipServer{node: n})
@@ -101,6 +114,9 @@ func (n *Node) Run(ctx context.Context) error {
 	defer cancel()
 	var writer errgroup.Group
 	writer.Go(func() error { return n.store.Run(inner) })
+	if n.stage != nil {
+		writer.Go(func() error { return n.stage.index.Run(inner) })
+	}
 	var servers errgroup.Group
 	servers.Go(func() error { return ended(rpc.Serve(split.http2)) })
 	servers.Go(func() error { return ended(web.Serve(split.http1)) })

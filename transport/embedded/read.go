@@ -87,7 +87,7 @@ func (r *reading) stream(o *streams.ReadReq_Options_StreamOptions, backwards boo
 	if r.count == 0 {
 		return unexpected("ReadStreamResult", "Error")
 	}
-	window, err := r.node.store.Window(name)
+	window, err := r.node.index.Window(name)
 	if errors.Is(err, store.ErrNoStream) {
 		return r.call.Send(&streams.ReadResp{Content: &streams.ReadResp_StreamNotFound_{StreamNotFound: &streams.ReadResp_StreamNotFound{
 			StreamIdentifier: o.GetStreamIdentifier(),
@@ -97,9 +97,9 @@ func (r *reading) stream(o *streams.ReadReq_Options_StreamOptions, backwards boo
 		return failure(r.call.Context(), err)
 	}
 	start := from
-	page := r.node.store.Forward
+	page := r.node.index.Forward
 	if backwards {
-		page = r.node.store.Backward
+		page = r.node.index.Backward
 	}
 	for r.sent < r.count {
 		events, next, err := page(window, from, r.count-r.sent)
@@ -148,9 +148,9 @@ func (r *reading) all(o *streams.ReadReq_Options_AllOptions, backwards bool, mat
 		var events []*store.Event
 		var err error
 		if backwards {
-			events, err = r.node.store.AllBackward(at, r.wanted(match))
+			events, err = r.node.index.AllBackward(at, r.wanted(match))
 		} else {
-			events, err = r.node.store.All(at, r.wanted(match))
+			events, err = r.node.index.All(at, r.wanted(match))
 		}
 		if err != nil {
 			return failure(r.call.Context(), err)
@@ -231,11 +231,11 @@ func (r *reading) target(link *store.Event) (*store.Event, bool) {
 	if !found || err != nil || number < 0 {
 		return nil, false
 	}
-	window, err := r.node.store.Window(stream)
+	window, err := r.node.index.Window(stream)
 	if err != nil {
 		return nil, true
 	}
-	events, _, err := r.node.store.Forward(window, number, 1)
+	events, _, err := r.node.index.Forward(window, number, 1)
 	if err != nil || len(events) == 0 || events[0].Number != number {
 		return nil, true
 	}

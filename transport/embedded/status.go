@@ -52,9 +52,9 @@ func failure(ctx context.Context, err error) error {
 	return handlerThrew()
 }
 
-func tooLarge(ctx context.Context) error {
-	trailer(ctx, "exception", "maximum-append-size-exceeded", "maximum-append-size", strconv.Itoa(maxAppend))
-	return status.Errorf(codes.InvalidArgument, "Maximum Append Size of %d Exceeded.", maxAppend)
+func tooLarge(ctx context.Context, limit int) error {
+	trailer(ctx, "exception", "maximum-append-size-exceeded", "maximum-append-size", strconv.Itoa(limit))
+	return status.Errorf(codes.InvalidArgument, "Maximum Append Size of %d Exceeded.", limit)
 }
 
 func missingProperty(ctx context.Context, name string) error {

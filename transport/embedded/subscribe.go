@@ -13,9 +13,11 @@ import (
 )
 
 // wait returns when the subscriber has news; an error when the call must end.
-func (r *reading) wait(sub *store.Subscriber) error {
+func (r *reading) wait(sub subscriber) error {
 	select {
 	case <-sub.News():
+		return nil
+	case <-sub.Shown():
 		return nil
 	case <-r.call.Context().Done():
 		return status.FromContextError(r.call.Context().Err()).Err()
@@ -29,9 +31,9 @@ func (r *reading) wait(sub *store.Subscriber) error {
 // buffer reads the store again; it loses nothing.
 func (r *reading) subscribeStream(o *streams.ReadReq_Options_StreamOptions) error {
 	name := string(o.GetStreamIdentifier().GetStreamName())
-	sub := r.node.store.Subscribe(name)
+	sub := r.node.index.Subscribe(name)
 	defer sub.Close()
-	window, err := r.node.store.Window(name)
+	window, err := r.node.index.Window(name)
 	if err != nil && !errors.Is(err, store.ErrNoStream) {
 		return failure(r.call.Context(), err)
 	}
@@ -81,14 +83,14 @@ func (r *reading) subscribeStream(o *streams.ReadReq_Options_StreamOptions) erro
 // catchUp sends what is stored of a stream behind number last.
 func (r *reading) catchUp(name string, last int64) (int64, error) {
 	for last < math.MaxInt64 {
-		window, err := r.node.store.Window(name)
+		window, err := r.node.index.Window(name)
 		if errors.Is(err, store.ErrNoStream) {
 			return last, nil
 		}
 		if err != nil {
 			return last, failure(r.call.Context(), err)
 		}
-		events, next, err := r.node.store.Forward(window, last+1, math.MaxUint64)
+		events, next, err := r.node.index.Forward(window, last+1, math.MaxUint64)
 		if err != nil {
 			return last, failure(r.call.Context(), err)
 		}
@@ -109,7 +111,7 @@ func (r *reading) catchUp(name string, last int64) (int64, error) {
 
 // subscribeAll follows $all (wire 5.3, 5.4).
 func (r *reading) subscribeAll(o *streams.ReadReq_Options_AllOptions, match *filter) error {
-	sub := r.node.store.SubscribeAll()
+	sub := r.node.index.SubscribeAll()
 	defer sub.Close()
 	progress := progress{reading: r, match: match}
 	switch v := o.GetAllOption().(type) {
@@ -119,11 +121,11 @@ func (r *reading) subscribeAll(o *streams.ReadReq_Options_AllOptions, match *fil
 			return err
 		}
 		if progress.at = at; at == unknown {
-			progress.at = r.node.store.Position()
+			progress.at = r.node.index.Position()
 		}
 	case *streams.ReadReq_Options_AllOptions_Start:
 	case *streams.ReadReq_Options_AllOptions_End:
-		progress.at = r.node.store.Position()
+		progress.at = r.node.index.Position()
 	default:
 		return nil // the server swallows it
 	}
@@ -201,7 +203,7 @@ func (p *progress) mark() error {
 // filtered subscription, with a checkpoint.
 func (p *progress) catchUp() error {
 	for {
-		events, err := p.node.store.All(p.at+1, math.MaxUint64)
+		events, err := p.node.index.All(p.at+1, math.MaxUint64)
 		if err != nil {
 			return failure(p.call.Context(), err)
 		}

@@ -28,6 +28,7 @@ type Store struct {
 	log zerolog.Logger
 
 	writes  chan *write
+	between chan func()   // runs between two writes
 	stopped chan struct{} // closed when Run has ended
 	failed  atomic.Pointer[UnwritableError]
 
@@ -59,7 +60,7 @@ func open(folder string, fs vfs.FS, log zerolog.Logger, readOnly bool) (*Store, 
 		}
 	}
 	s := &Store{
-		log: log, writes: make(chan *write), stopped: make(chan struct{}),
+		log: log, writes: make(chan *write), between: make(chan func()), stopped: make(chan struct{}),
 		heads: heads{known: make(map[string]*head)}, recent: newRecent(),
 	}
 	options := &pebble.Options{
@@ -129,6 +130,8 @@ func (s *Store) Run(ctx context.Context) error {
 		select {
 		case w := <-s.writes:
 			s.commit(w)
+		case do := <-s.between:
+			do()
 		case <-ctx.Done():
 			return nil
 		}
