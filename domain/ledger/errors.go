@@ -13,20 +13,49 @@ var (
 	ErrNotFound = errors.New("no such run")
 	// ErrErased: the run was tombstoned; nothing of it can be read or written again.
 	ErrErased = errors.New("the run was erased")
+	// ErrDeleted: somebody deleted the run's stream by hand (softly, as clients
+	// do by default). It is an ErrErased as well: nothing comes back under its id.
+	ErrDeleted = fmt.Errorf("%w: its stream was deleted on the store", ErrErased)
 )
 
 // ConflictError refuses an append whose expected seq is not the stream's end.
+// The store's writer decides that before readers may see what caused it; a
+// Reader asked afterwards by the same caller reads that far.
 type ConflictError struct {
 	Run      run.ID // "": a side stream
 	Expected run.Seq
+	Current  run.Seq // where the stream ends; 0: it is not there
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("run %s does not end at seq %d", e.Run, e.Expected)
+	return fmt.Sprintf("run %s does not end at seq %d but at %d", e.Run, e.Expected, e.Current)
 }
 
-// RefusedError refuses an append for a reason that does not pass: too large
-// for the store, or forbidden.
+// SetBackError: the store ends before what it has acknowledged or shown, and
+// says so again after a while: it was set back, to a backup for instance.
+type SetBackError struct {
+	Run   run.ID
+	Known run.Seq // the last event that was known of
+	Ends  run.Seq // where the stream ends now; 0: it is not there
+}
+
+func (e *SetBackError) Error() string {
+	return fmt.Sprintf("run %s ended at seq %d when last seen, and ends at %d now: the store was set back", e.Run, e.Known, e.Ends)
+}
+
+// DeniedError: the store refuses us a right, or knows us no more. It is a state
+// of the store like an outage, which ends when somebody grants the right again:
+// found inside an *UnknownError or *UnavailableError. Nothing was done.
+type DeniedError struct {
+	Right string // what is missing, in words
+	Err   error
+}
+
+func (e *DeniedError) Error() string { return "the store denies us " + e.Right }
+func (e *DeniedError) Unwrap() error { return e.Err }
+
+// RefusedError refuses an append for a reason that does not pass: it is too
+// large for the store.
 type RefusedError struct {
 	Run      run.ID
 	TooLarge bool
@@ -39,6 +68,7 @@ func (e *RefusedError) Error() string {
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // UnknownError leaves an append's outcome open: it may be stored, now or later.
+// Sending it again, byte for byte, is safe and finds out.
 type UnknownError struct {
 	Run run.ID
 	// Answered: the server itself ended the call, on a healthy connection, and

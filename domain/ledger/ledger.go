@@ -21,8 +21,10 @@ type Appender interface {
 	// their ids (Event.EventID) and seqs after+1, after+2, … Sending the same append
 	// again at the same seq is safe and answers as the first time.
 	//
-	// nil: stored. *ConflictError: refused, the stream ends elsewhere (the
-	// events there may be one's own: compare ids). ErrErased: refused for ever.
+	// nil: stored, and there. *ConflictError: refused, the stream ends elsewhere
+	// (the events there may be one's own: compare ids). ErrErased: refused for
+	// ever; ErrDeleted, which is one: the store took it somewhere else, since the
+	// stream had been deleted by hand, and it was undone.
 	// *RefusedError: refused, sending it again will not help. *UnknownError:
 	// it may or may not be stored, now or later.
 	Append(ctx context.Context, id run.ID, after run.Seq, events []run.Event) error
@@ -31,11 +33,19 @@ type Appender interface {
 	// it or written to it again. Errors as for Append; erasing an erased run is
 	// ErrErased.
 	Erase(ctx context.Context, id run.ID, last run.Seq) error
+
+	// End asks the store's writer where the run ends; 0: it never began. The
+	// writer knows of appends that reads do not show yet, other instances'
+	// among them; what is read afterwards goes that far. It costs a call, and
+	// is for where a stale "no" would be a wrong one. Errors: ErrErased,
+	// *UnavailableError.
+	End(ctx context.Context, id run.ID) (run.Seq, error)
 }
 
-// Reader reads at the leader: it sees every acknowledged append. Safe for
-// concurrent use. Errors: ErrNotFound, ErrErased, *TruncatedError, *CorruptError,
-// *UnavailableError.
+// Reader reads at the leader: it sees every append that was acknowledged to its
+// user, told by a conflict or by End. Safe for concurrent use. Errors:
+// ErrNotFound, ErrErased (ErrDeleted), *TruncatedError, *CorruptError,
+// *SetBackError, *UnavailableError.
 type Reader interface {
 	// Read returns a page of events after seq after, in order, at most
 	// limit.Events of them, ending early once limit.Bytes of payload are
@@ -62,8 +72,8 @@ type Follower interface {
 	// subscribes again behind the last event delivered. Following a run that
 	// does not exist yet waits for it.
 	//
-	// Always returns an error: ctx's, deliver's, ErrErased, *TruncatedError or
-	// *CorruptError.
+	// Always returns an error: ctx's, deliver's, ErrErased (ErrDeleted),
+	// *TruncatedError, *SetBackError or *CorruptError.
 	Follow(ctx context.Context, id run.ID, after run.Seq, deliver func(run.Event) error) error
 }
 

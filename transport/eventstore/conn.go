@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/EventStore/EventStore-Client-Go/v4/esdb"
 )
@@ -12,17 +14,45 @@ import (
 // errClosed: the store was closed by its owner.
 var errClosed = errors.New("the store's client is closed")
 
+// errBroken: the connection broke under a call.
+var errBroken = errors.New("the connection to the store broke")
+
+// lateError: the store did not answer within our own deadline.
+type lateError struct{ after time.Duration }
+
+func (e lateError) Error() string   { return fmt.Sprintf("the store did not answer within %s", e.after) }
+func (e lateError) Is(t error) bool { return t == context.DeadlineExceeded }
+
+// Dialing that failed is tried again after a time that doubles up to the most;
+// a store that is back is found within that.
+const (
+	redialFirst = 100 * time.Millisecond
+	redialMost  = time.Second
+)
+
+// redirects is how often a call follows a node that names the leader.
+const redirects = 3
+
 // conn is one connection to the store that outlives its clients. Safe for
 // concurrent use.
 type conn struct {
-	dial func() (*esdb.Client, error)
+	dial  func() (*esdb.Client, error)
+	doubt func() // called when a call was not answered: other connections may be dead too
+	frail bool   // a call that was not answered breaks the session for everybody on it
 
 	mu      sync.Mutex
 	current *session      // nil: not connected
 	dialing chan struct{} // closed when the dialing under way is over; nil: none is
 	refusal error         // why the last dialing failed
+	failed  int           // dialings in a row that did
+	next    time.Time     // no dialing before
 	closed  bool
 	calls   sync.WaitGroup // dialing and calls
+	closing chan struct{}
+}
+
+func newConn(dial func() (*esdb.Client, error), doubt func(), frail bool) *conn {
+	return &conn{dial: dial, doubt: doubt, frail: frail, closing: make(chan struct{})}
 }
 
 // BUG(eventstore): A call that got its session just before another call found
@@ -36,6 +66,7 @@ type session struct {
 	client *esdb.Client
 	users  int
 	stale  bool
+	broken chan struct{} // closed when nothing on it will be answered any more
 }
 
 // acquire returns a session, dialing if there is none. Each must be released.
@@ -52,11 +83,14 @@ func (c *conn) acquire(ctx context.Context) (*session, error) {
 			c.dialing = make(chan struct{})
 			c.calls.Go(c.connect)
 		}
-		dialing := c.dialing
+		dialing, known := c.dialing, c.refusal
 		c.mu.Unlock()
 		select {
 		case <-dialing:
 		case <-ctx.Done():
+			if known != nil { // says more than that time has passed
+				return nil, known
+			}
 			return nil, ctx.Err()
 		}
 		c.mu.Lock()
@@ -70,8 +104,19 @@ func (c *conn) acquire(ctx context.Context) (*session, error) {
 	return c.current, nil
 }
 
-// connect dials once. The client connects with its first call.
+// connect dials once, when it is time. The client connects with its first call.
 func (c *conn) connect() {
+	c.mu.Lock()
+	wait := time.Until(c.next)
+	c.mu.Unlock()
+	if wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-c.closing:
+		}
+	}
 	client, err := c.dial()
 	if err == nil {
 		if _, err = client.GetServerVersion(); err != nil {
@@ -84,11 +129,25 @@ func (c *conn) connect() {
 	c.dialing, c.refusal = nil, err
 	switch {
 	case err != nil:
+		most := min(redialFirst<<min(c.failed, 10), redialMost)
+		c.failed++
+		c.next = time.Now().Add(most/2 + rand.N(most/2))
 	case c.closed:
 		client.Close()
 	default:
-		c.current = &session{client: client}
+		c.failed = 0
+		c.current = &session{client: client, broken: make(chan struct{})}
 	}
+}
+
+// trouble is why there is no connection; nil: there is one, or none was wanted.
+func (c *conn) trouble() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current != nil {
+		return nil
+	}
+	return c.refusal
 }
 
 func (c *conn) release(s *session) {
@@ -100,10 +159,18 @@ func (c *conn) release(s *session) {
 	}
 }
 
-// discard makes the next caller dial anew. Who uses the session still may go on.
-func (c *conn) discard(s *session) {
+// discard makes the next caller dial anew. Who uses the session still may go
+// on, unless it is broken: then everybody on it is told at once.
+func (c *conn) discard(s *session, broken bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if broken {
+		select {
+		case <-s.broken:
+		default:
+			close(s.broken)
+		}
+	}
 	if s.stale {
 		return
 	}
@@ -119,11 +186,14 @@ func (c *conn) discard(s *session) {
 // close ends the connection and waits for its calls, as long as ctx allows.
 func (c *conn) close(ctx context.Context) error {
 	c.mu.Lock()
+	if !c.closed {
+		close(c.closing)
+	}
 	c.closed = true
 	s := c.current
 	c.mu.Unlock()
 	if s != nil {
-		c.discard(s)
+		c.discard(s, false)
 	}
 	done := make(chan struct{})
 	go func() {
@@ -138,10 +208,37 @@ func (c *conn) close(ctx context.Context) error {
 	}
 }
 
-// call runs f on a session and returns its result, or ctx's error as soon as
-// ctx ends: discovery inside the client ignores it. What f still brings then is
-// dropped.
-func call[T any](ctx context.Context, c *conn, f func(*esdb.Client) (T, error), drop func(T)) (T, error) {
+// call runs f on a session and returns its result, or an error as soon as ctx
+// ends, the limit is over or the connection breaks: discovery inside the client
+// ignores all three. What f still brings then is dropped. A call that ran into
+// the limit (0: it has none) gives its session up, since nothing tells a store
+// that is slow from one that is dead: the next call dials anew. A node that
+// names the leader is followed.
+func call[T any](ctx context.Context, c *conn, limit time.Duration, f func(context.Context, *esdb.Client) (T, error), drop func(T)) (T, error) {
+	own := ctx
+	if limit > 0 {
+		var cancel func()
+		own, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	for redirected := 0; ; redirected++ {
+		value, err := try(own, c, f, drop)
+		switch {
+		case err == nil:
+		case faultOf(err) == elsewhere && redirected < redirects && pause(own, redirected):
+			continue
+		case own.Err() != nil && ctx.Err() == nil && c.doubt != nil:
+			c.doubt()
+		}
+		if err != nil && own.Err() != nil && ctx.Err() == nil && faultOf(err) == late {
+			err = lateError{limit}
+		}
+		return value, err
+	}
+}
+
+// try is call without a second try. ctx ends with the limit.
+func try[T any](ctx context.Context, c *conn, f func(context.Context, *esdb.Client) (T, error), drop func(T)) (T, error) {
 	var none T
 	s, err := c.acquire(ctx)
 	if err != nil {
@@ -154,16 +251,13 @@ func call[T any](ctx context.Context, c *conn, f func(*esdb.Client) (T, error), 
 	done := make(chan result, 1)
 	c.calls.Go(func() {
 		defer c.release(s)
-		value, err := guard(func() (T, error) { return f(s.client) })
+		value, err := guard(func() (T, error) { return f(ctx, s.client) })
 		if lost(err) {
-			c.discard(s)
+			c.discard(s, true)
 		}
 		done <- result{value, err}
 	})
-	select {
-	case r := <-done:
-		return r.value, r.err
-	case <-ctx.Done():
+	leave := func(err error) (T, error) {
 		if drop != nil {
 			c.calls.Go(func() {
 				if r := <-done; r.err == nil {
@@ -171,7 +265,26 @@ func call[T any](ctx context.Context, c *conn, f func(*esdb.Client) (T, error), 
 				}
 			})
 		}
-		return none, ctx.Err()
+		return none, err
+	}
+	select {
+	case r := <-done:
+		if r.err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			c.discard(s, c.frail)
+		}
+		return r.value, r.err
+	case <-s.broken:
+		select {
+		case r := <-done: // it is this call that found out
+			return r.value, r.err
+		default:
+		}
+		return leave(errBroken)
+	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			c.discard(s, c.frail)
+		}
+		return leave(ctx.Err())
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/EventStore/EventStore-Client-Go/v4/esdb"
@@ -18,22 +20,29 @@ import (
 type fault int
 
 const (
-	other     fault = iota
-	conflict        // the expected revision is not the stream's
-	notFound        // no such stream
-	deleted         // tombstoned
-	tooLarge        // the server said so
-	forbidden       // credentials or an ACL
-	cut             // the server ended the call early; why is lost
-	away            // no connection, or it broke: a new one is needed
-	late            // our own deadline, or the caller's end
+	none            fault = iota
+	other                 // what is not known
+	conflict              // the expected revision is not the stream's
+	notFound              // no such stream
+	deleted               // tombstoned
+	tooLarge              // the server said so
+	forbidden             // an ACL
+	unauthenticated       // the store does not know us
+	cut                   // the server ended the call early; why is lost
+	elsewhere             // another node leads, and the client has been told which
+	away                  // no connection, or it broke: a new one is needed
+	late                  // our own deadline, or the caller's end
 )
 
 // faultOf is the one place where the client's errors are read: by its own code
 // where there is one, else by the gRPC status.
 func faultOf(err error) fault {
+	if err == nil {
+		return none
+	}
 	var own *esdb.Error
 	var unsent *notSentError
+	var denied *ledger.DeniedError
 	code := codes.OK
 	if s, ok := status.FromError(err); ok {
 		code = s.Code()
@@ -46,9 +55,13 @@ func faultOf(err error) fault {
 			return deleted
 		case esdb.ErrorCodeResourceNotFound:
 			return notFound
-		case esdb.ErrorCodeAccessDenied, esdb.ErrorCodeUnauthenticated:
+		case esdb.ErrorCodeAccessDenied:
 			return forbidden
-		case esdb.ErrorCodeNotLeader, esdb.ErrorCodeConnectionClosed, esdb.ErrorUnavailable:
+		case esdb.ErrorCodeUnauthenticated:
+			return unauthenticated
+		case esdb.ErrorCodeNotLeader:
+			return elsewhere
+		case esdb.ErrorCodeConnectionClosed, esdb.ErrorUnavailable:
 			return away
 		case esdb.ErrorCodeDeadlineExceeded:
 			return late
@@ -58,7 +71,7 @@ func faultOf(err error) fault {
 		}
 	}
 	switch {
-	case errors.As(err, &unsent):
+	case errors.As(err, &unsent), errors.Is(err, errBroken):
 		return away
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return late
@@ -79,34 +92,61 @@ func faultOf(err error) fault {
 		}
 	case codes.ResourceExhausted:
 		return tooLarge
-	case codes.PermissionDenied, codes.Unauthenticated:
+	case codes.PermissionDenied:
 		return forbidden
+	case codes.Unauthenticated:
+		return unauthenticated
 	case codes.Unavailable:
 		return away
 	case codes.DeadlineExceeded, codes.Canceled:
 		return late
+	case codes.Unknown:
+		if strings.Contains(err.Error(), "No leader info available") {
+			return away // a new connection may find one
+		}
+	}
+	if errors.As(err, &denied) {
+		return forbidden
 	}
 	return other
 }
 
 // lost reports whether a session is of no more use.
-func lost(err error) bool { return err != nil && faultOf(err) == away }
+func lost(err error) bool { return faultOf(err) == away }
+
+// Where a stream stands that was not where it was expected: the client tells it
+// in text only, of an append and of a deletion.
+var (
+	currentText = regexp.MustCompile(`but got '(\d+|no_stream)'`)
+	actualText  = regexp.MustCompile(`Actual version: (-?\d+)`)
+)
+
+// currentOf is where the stream ends that a conflict is about; 0: it is not there.
+func currentOf(err error) run.Seq {
+	for _, pattern := range []*regexp.Regexp{currentText, actualText} {
+		if found := pattern.FindStringSubmatch(err.Error()); found != nil {
+			revision, err := strconv.ParseInt(found[1], 10, 64)
+			if err != nil || revision < 0 { // no stream
+				return 0
+			}
+			return run.Seq(revision) + 1
+		}
+	}
+	return 0
+}
 
 // appendError names the outcome of a write. What was not clearly stored or
-// refused is unknown.
+// refused is unknown; so is what the store denies us now, which is sent again.
 func appendError(id run.ID, after run.Seq, err error) error {
-	if err == nil {
-		return nil
-	}
 	switch faultOf(err) {
+	case none:
+		return nil
 	case conflict:
-		return &ledger.ConflictError{Run: id, Expected: after}
+		return &ledger.ConflictError{Run: id, Expected: after, Current: currentOf(err)}
 	case deleted:
 		return ledger.ErrErased
 	case tooLarge:
 		return &ledger.RefusedError{Run: id, TooLarge: true, Err: err}
-	case forbidden:
-		return &ledger.RefusedError{Run: id, Err: err}
 	case cut:
 		return &ledger.UnknownError{Run: id, Answered: true, Err: err}
 	}
@@ -114,10 +154,9 @@ func appendError(id run.ID, after run.Seq, err error) error {
 }
 
 func readError(err error) error {
-	if err == nil {
-		return nil
-	}
 	switch faultOf(err) {
+	case none:
+		return nil
 	case notFound:
 		return ledger.ErrNotFound
 	case deleted:

@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/runfacts/runfacts/domain/ledger"
+	"github.com/runfacts/runfacts/domain/run"
 )
 
 // The client wraps its errors or does not, as it happens; only these shapes
@@ -33,12 +37,32 @@ func TestFaults(t *testing.T) {
 		{status.Error(codes.InvalidArgument, "something else"), other},
 		{status.Error(codes.ResourceExhausted, "message too large"), tooLarge},
 		{status.Error(codes.PermissionDenied, "Access Denied"), forbidden},
-		{status.Error(codes.Unauthenticated, "who"), forbidden},
+		{status.Error(codes.Unauthenticated, "who"), unauthenticated},
+		{status.Error(codes.Unknown, "No leader info available in response"), away},
+		{errBroken, away},
+		{lateError{time.Second}, late},
+		{&ledger.DeniedError{Right: "something", Err: errors.New("a while ago")}, forbidden},
+		{nil, none},
 		{status.Error(codes.Aborted, "Operation timed out"), other},
 		{errors.New("the store's client gave up: unreachable code"), other},
 	} {
 		if got := faultOf(c.err); got != c.want {
 			t.Errorf("%v: %d, want %d", c.err, got, c.want)
+		}
+	}
+}
+
+// The client tells where a stream stands in text only.
+func TestWhereAStreamStands(t *testing.T) {
+	for text, want := range map[string]run.Seq{
+		"wrong expected version: expecting '3' but got '7'":                                             8,
+		"wrong expected version: expecting '3' but got 'no_stream'":                                     0,
+		"Delete failed due to WrongExpectedVersion. Stream: a, Expected version: 5, Actual version: 2":  3,
+		"Delete failed due to WrongExpectedVersion. Stream: a, Expected version: 5, Actual version: -1": 0,
+		"nothing": 0,
+	} {
+		if got := currentOf(errors.New(text)); got != want {
+			t.Errorf("%s: %d, want %d", text, got, want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/EventStore/EventStore-Client-Go/v4/esdb"
 )
@@ -21,10 +22,13 @@ type pool struct {
 	lines []*line
 }
 
+func newPool(dial func() (*esdb.Client, error)) *pool { return &pool{dial: dial} }
+
 // line is one connection and how many subscriptions it carries.
 type line struct {
-	conn
-	carries int
+	*conn
+	carries  int
+	checking atomic.Bool
 }
 
 // join returns a connection with room for a subscription, and the call that
@@ -40,14 +44,39 @@ func (p *pool) join() (c *conn, leave func()) {
 		}
 	}
 	if free == nil {
-		free = &line{conn: conn{dial: p.dial}}
+		free = &line{conn: newConn(p.dial, nil, true)}
 		p.lines = append(p.lines, free)
 	}
 	free.carries++
-	return &free.conn, func() {
+	return free.conn, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		free.carries--
+	}
+}
+
+// check asks each connection that carries something whether it lives; one that
+// does not answer breaks for all it carries. It returns at once.
+func (p *pool) check() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.lines {
+		if l.carries == 0 || !l.checking.CompareAndSwap(false, true) {
+			continue
+		}
+		l.calls.Go(func() {
+			defer l.checking.Store(false)
+			// Only whether an answer comes counts, not which one.
+			_, _ = call(context.Background(), l.conn, doubtTime, func(ctx context.Context, c *esdb.Client) (struct{}, error) {
+				open, err := c.ReadStream(ctx, nobody.Stream(), esdb.ReadStreamOptions{Direction: esdb.Backwards, From: esdb.End{}}, 1)
+				if err != nil {
+					return struct{}{}, err
+				}
+				defer open.Close()
+				_, err = open.Recv()
+				return struct{}{}, err
+			}, nil)
+		})
 	}
 }
 

@@ -17,14 +17,17 @@ func (s *Store) Read(ctx context.Context, id run.ID, after run.Seq, limit ledger
 	if after > math.MaxInt64 {
 		return nil, nil // no stream is as long
 	}
-	stored, err := s.read(ctx, id.Stream(), esdb.ReadStreamOptions{
-		Direction: esdb.Forwards, From: esdb.Revision(uint64(after)), RequiresLeader: true,
-	}, limit)
-	if err != nil {
-		return nil, readError(err)
-	}
-	if len(stored) == 0 && after == 0 {
+	stored, err := s.settled(ctx, id, after, func() ([]run.Stored, bool, error) {
+		page, err := s.read(ctx, id.Stream(), esdb.ReadStreamOptions{
+			Direction: esdb.Forwards, From: esdb.Revision(uint64(after)), RequiresLeader: true,
+		}, limit)
+		return page, full(page, limit), readError(err)
+	})
+	if errors.Is(err, errEmpty) || err == nil && len(stored) == 0 && after == 0 {
 		return nil, &ledger.TruncatedError{Run: id}
+	}
+	if err != nil {
+		return nil, err
 	}
 	events := make([]run.Event, len(stored))
 	for i, one := range stored {
@@ -32,22 +35,34 @@ func (s *Store) Read(ctx context.Context, id run.ID, after run.Seq, limit ledger
 			return nil, &ledger.TruncatedError{Run: id, First: one.Seq}
 		}
 		if events[i], err = decode(id, one); err != nil {
-			return nil, err
+			return events[:i], err
 		}
 	}
 	return events, nil
 }
 
+// full reports whether a page ended because of its limit.
+func full(page []run.Stored, limit ledger.Page) bool {
+	size := 0
+	for i := range page {
+		size += len(page[i].Data)
+	}
+	return len(page) >= limit.Events || size >= limit.Bytes
+}
+
 // Last implements ledger.Reader.
 func (s *Store) Last(ctx context.Context, id run.ID) (run.Event, error) {
-	stored, err := s.read(ctx, id.Stream(), esdb.ReadStreamOptions{
-		Direction: esdb.Backwards, From: esdb.End{}, RequiresLeader: true,
-	}, ledger.Page{Events: 1, Bytes: 1})
-	if err != nil {
-		return run.Event{}, readError(err)
-	}
-	if len(stored) == 0 {
+	stored, err := s.settled(ctx, id, 0, func() ([]run.Stored, bool, error) {
+		page, err := s.read(ctx, id.Stream(), esdb.ReadStreamOptions{
+			Direction: esdb.Backwards, From: esdb.End{}, RequiresLeader: true,
+		}, ledger.Page{Events: 1, Bytes: 1})
+		return page, false, readError(err)
+	})
+	if errors.Is(err, errEmpty) || err == nil && len(stored) == 0 {
 		return run.Event{}, &ledger.TruncatedError{Run: id}
+	}
+	if err != nil {
+		return run.Event{}, err
 	}
 	return decode(id, stored[0])
 }
@@ -60,28 +75,28 @@ func (s *Store) read(ctx context.Context, stream string, options esdb.ReadStream
 		return nil, ctx.Err()
 	}
 	defer func() { <-s.reading }()
-	ctx, cancel := context.WithTimeout(atLeader(ctx), readTime)
-	defer cancel()
-	return call(ctx, s.reads, func(c *esdb.Client) ([]run.Stored, error) {
-		open, err := c.ReadStream(ctx, stream, options, uint64(limit.Events))
-		if err != nil {
-			return nil, err
-		}
-		defer open.Close()
-		var page []run.Stored
-		for size := 0; size < limit.Bytes; {
-			e, err := open.Recv()
-			if errors.Is(err, io.EOF) {
-				break
-			}
+	return gated(&s.gates, right{read, stream}, func() ([]run.Stored, error) {
+		return call(atLeader(ctx), s.reads, readTime, func(ctx context.Context, c *esdb.Client) ([]run.Stored, error) {
+			open, err := c.ReadStream(ctx, stream, options, uint64(limit.Events))
 			if err != nil {
 				return nil, err
 			}
-			one := stored(e.OriginalEvent())
-			page, size = append(page, one), size+len(one.Data)
-		}
-		return page, nil
-	}, nil)
+			defer open.Close()
+			var page []run.Stored
+			for size := 0; size < limit.Bytes; {
+				e, err := open.Recv()
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				if err != nil {
+					return nil, err
+				}
+				one := stored(e.OriginalEvent())
+				page, size = append(page, one), size+len(one.Data)
+			}
+			return page, nil
+		}, nil)
+	})
 }
 
 // stored is an event as the run's codec knows it.

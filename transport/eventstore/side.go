@@ -2,6 +2,7 @@ package eventstore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -14,16 +15,33 @@ import (
 
 var _ ledger.Side = (*Store)(nil)
 
-// silent is after how long without a note a subscription is compared with its
-// stream's end: they are known to fall silent.
-const silent = 15 * time.Second
+// sidePrefix begins the names of the streams that instances keep for themselves.
+const sidePrefix = "runfacts_"
 
 // maxNotes bounds a page of notes in bytes; a note is far smaller.
 const maxNotes = 8 << 20
 
 // Note implements ledger.Side.
-func (s *Store) Note(ctx context.Context, stream string, notes ...ledger.Note) (uint64, error) {
-	return s.note(ctx, stream, esdb.Any{}, notes)
+func (s *Store) Note(ctx context.Context, stream string, notes ...ledger.Note) (last uint64, err error) {
+	for len(notes) > 0 {
+		n := s.fitting(notes)
+		if last, err = s.note(ctx, stream, esdb.Any{}, notes[:n]); err != nil {
+			return last, err
+		}
+		notes = notes[n:]
+	}
+	return last, nil
+}
+
+// fitting is how many notes go into one append, at least one.
+func (s *Store) fitting(notes []ledger.Note) int {
+	size := 0
+	for i, n := range notes {
+		if size += len(n.Data) + 2*len(n.Type); size > s.MaxAppend() && i > 0 {
+			return i
+		}
+	}
+	return len(notes)
 }
 
 // Keep implements ledger.Side.
@@ -40,27 +58,37 @@ func (s *Store) note(ctx context.Context, stream string, at esdb.ExpectedRevisio
 	for i, n := range notes {
 		data[i] = esdb.EventData{EventID: uuid.New(), EventType: n.Type, ContentType: esdb.ContentTypeJson, Data: n.Data}
 	}
-	ctx, cancel := context.WithTimeout(atLeader(ctx), appendTime)
-	defer cancel()
-	result, err := call(ctx, s.appends, func(c *esdb.Client) (*esdb.WriteResult, error) {
-		return c.AppendToStream(ctx, stream, esdb.AppendToStreamOptions{ExpectedRevision: at}, data...)
-	}, nil)
+	result, err := s.append(ctx, stream, at, data...)
 	if err != nil {
 		return 0, &ledger.UnavailableError{Err: err}
 	}
+	s.ends.raise(stream, run.Seq(result.NextExpectedVersion)+1)
 	return result.NextExpectedVersion + 1, nil
 }
 
 // Notes implements ledger.Side.
 func (s *Store) Notes(ctx context.Context, stream string, after uint64, limit int) ([]ledger.Note, error) {
-	page, err := s.read(ctx, stream, esdb.ReadStreamOptions{
-		Direction: esdb.Forwards, From: esdb.Revision(after), RequiresLeader: true,
-	}, ledger.Page{Events: limit, Bytes: maxNotes})
-	switch err = readError(err); {
-	case errors.Is(err, ledger.ErrNotFound), errors.Is(err, ledger.ErrErased):
-		return nil, nil
-	case err != nil:
-		return nil, err
+	at := ledger.Page{Events: limit, Bytes: maxNotes}
+	var page []run.Stored
+	for began := time.Now(); ; {
+		var err error
+		page, err = s.read(ctx, stream, esdb.ReadStreamOptions{
+			Direction: esdb.Forwards, From: esdb.Revision(after), RequiresLeader: true,
+		}, at)
+		err = readError(err)
+		if err != nil && !errors.Is(err, ledger.ErrNotFound) && !errors.Is(err, ledger.ErrErased) {
+			return nil, err
+		}
+		if full(page, at) || reach(page, run.Seq(after)) >= s.ends.at(stream) || errors.Is(err, ledger.ErrErased) {
+			break
+		}
+		if time.Since(began) > settleTime { // another instance has dropped it
+			s.ends.forget(stream)
+			break
+		}
+		if !pauseFor(ctx, 10*time.Millisecond) {
+			return nil, &ledger.UnavailableError{Err: errBehind}
+		}
 	}
 	notes := make([]ledger.Note, len(page))
 	for i, one := range page {
@@ -75,67 +103,32 @@ func noted(one run.Stored) ledger.Note {
 
 // Listen implements ledger.Side.
 func (s *Store) Listen(ctx context.Context, stream string, after uint64, deliver func(ledger.Note) error) error {
-	for {
-		awake, sleep := context.WithCancel(ctx)
-		heard := make(chan uint64, 1) // the last seq delivered
-		watched, from := make(chan struct{}), after
-		go func() {
-			defer close(watched)
-			defer sleep()
-			s.watch(awake, stream, from, heard)
-		}()
-		err := s.follow(awake, stream, run.Seq(after), nil, func(one run.Stored) error {
-			if err := deliver(noted(one)); err != nil {
-				return err
-			}
-			after = uint64(one.Seq)
-			select {
-			case <-heard: // the newest is enough
-			default:
-			}
-			heard <- after
-			return nil
-		})
-		overslept := awake.Err() != nil && ctx.Err() == nil
-		sleep()
-		<-watched
-		if !overslept {
-			return err
+	look := func(ctx context.Context, last run.Seq) error {
+		if missed, err := s.Notes(ctx, stream, uint64(last), 1); err == nil && len(missed) > 0 {
+			return errSilent
 		}
+		return nil
 	}
-}
-
-// watch returns when the stream has a note that was not heard, or ctx ends.
-func (s *Store) watch(ctx context.Context, stream string, after uint64, heard <-chan uint64) {
-	tick := time.NewTicker(silent)
-	defer tick.Stop()
-	for quiet := false; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case after = <-heard:
-			quiet = false
-			continue
-		case <-tick.C:
-		}
-		if quiet {
-			if missed, err := s.Notes(ctx, stream, after, 1); err == nil && len(missed) > 0 && len(heard) == 0 {
-				return
-			}
-		}
-		quiet = true
-	}
+	return s.follow(ctx, stream, run.Seq(after), nil, look, func(one run.Stored) error { return deliver(noted(one)) })
 }
 
 // Trim implements ledger.Side.
 func (s *Store) Trim(ctx context.Context, stream string, first uint64) error {
-	ctx, cancel := context.WithTimeout(atLeader(ctx), appendTime)
-	defer cancel()
-	var metadata esdb.StreamMetadata
-	metadata.SetTruncateBefore(first - 1)
-	_, err := call(ctx, s.appends, func(c *esdb.Client) (*esdb.WriteResult, error) {
-		return c.SetStreamMetadata(ctx, stream, esdb.AppendToStreamOptions{ExpectedRevision: esdb.Any{}}, metadata)
-	}, nil)
+	return s.describe(ctx, stream, map[string]any{"$tb": first - 1})
+}
+
+// describe writes a stream's metadata.
+func (s *Store) describe(ctx context.Context, stream string, document map[string]any) error {
+	data, err := json.Marshal(document)
+	if err != nil {
+		return err
+	}
+	_, err = gated(&s.gates, right{describe, stream}, func() (*esdb.WriteResult, error) {
+		return call(atLeader(ctx), s.appends, appendTime, func(ctx context.Context, c *esdb.Client) (*esdb.WriteResult, error) {
+			return c.AppendToStream(ctx, "$$"+stream, esdb.AppendToStreamOptions{ExpectedRevision: esdb.Any{}},
+				esdb.EventData{EventID: uuid.New(), EventType: "$metadata", ContentType: esdb.ContentTypeJson, Data: data})
+		}, nil)
+	})
 	if err != nil {
 		return &ledger.UnavailableError{Err: err}
 	}
@@ -144,16 +137,17 @@ func (s *Store) Trim(ctx context.Context, stream string, first uint64) error {
 
 // Drop implements ledger.Side.
 func (s *Store) Drop(ctx context.Context, stream string, last uint64) error {
-	ctx, cancel := context.WithTimeout(atLeader(ctx), appendTime)
-	defer cancel()
-	_, err := call(ctx, s.appends, func(c *esdb.Client) (*esdb.DeleteResult, error) {
-		return c.DeleteStream(ctx, stream, esdb.DeleteStreamOptions{ExpectedRevision: expected(run.Seq(last))})
-	}, nil)
+	_, err := gated(&s.gates, right{remove, stream}, func() (*esdb.DeleteResult, error) {
+		return call(atLeader(ctx), s.appends, appendTime, func(ctx context.Context, c *esdb.Client) (*esdb.DeleteResult, error) {
+			return c.DeleteStream(ctx, stream, esdb.DeleteStreamOptions{ExpectedRevision: expected(run.Seq(last))})
+		}, nil)
+	})
 	switch {
 	case err == nil:
+		s.ends.forget(stream)
 		return nil
 	case faultOf(err) == conflict, faultOf(err) == deleted:
-		return &ledger.ConflictError{Expected: run.Seq(last)}
+		return &ledger.ConflictError{Expected: run.Seq(last), Current: currentOf(err)}
 	}
 	return &ledger.UnavailableError{Err: err}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/EventStore/EventStore-Client-Go/v4/esdb"
@@ -15,11 +16,13 @@ import (
 	"github.com/runfacts/runfacts/domain/run"
 )
 
-// Bounds of calls to the store.
+// Bounds of calls to the store. A leader that is frozen is found out by them,
+// and another one leads after a second or two.
 const (
-	appendTime  = 10 * time.Second // until its outcome counts as unknown
-	readTime    = 10 * time.Second
-	confirmTime = 10 * time.Second // until a subscription must be confirmed
+	appendTime  = 2500 * time.Millisecond // until its outcome counts as unknown
+	readTime    = 2500 * time.Millisecond
+	confirmTime = 2500 * time.Millisecond // until a subscription must be confirmed
+	doubtTime   = time.Second             // until a connection that is doubted must answer
 	closeTime   = time.Second
 
 	// maxReads is how many reads run at once; a server takes a hundred calls
@@ -30,23 +33,31 @@ const (
 // The client's discovery ignores contexts and blocks who waits for it, so it
 // is kept short; who needs the store dials again.
 const (
-	discoverAttempts = 3
+	discoverAttempts = 2
 	gossipSeconds    = 2
 )
 
 // Config is where the store is.
 type Config struct {
 	ConnectionString string // esdb:// or esdb+discover://; TLS and credentials are the user's
+	MaxAppend        int    // bytes of one append that are wished for; 0: a million
 	Log              zerolog.Logger
 }
 
 // Store is the ledger on EventStoreDB. Safe for concurrent use.
 type Store struct {
+	config  Config
 	log     zerolog.Logger
+	target  target
 	appends *conn
 	reads   *conn
 	reading chan struct{} // holds a token for each read under way
 	subs    *pool
+	ends    ends
+	gates   gates
+
+	bound   atomic.Int64 // bytes that one append may have
+	setBack atomic.Int64 // when the store was last found set back, in Unix nanoseconds; 0: never
 }
 
 var _ ledger.Ledger = (*Store)(nil)
@@ -54,28 +65,50 @@ var _ ledger.Ledger = (*Store)(nil)
 // Open reads the connection string; it does not connect. Errors never quote
 // the string, which may hold a password.
 func Open(c Config) (*Store, error) {
-	// Parsed once here for its errors, and again for each client: the client
-	// keeps what it is given.
-	if _, err := esdb.ParseConnectionString(c.ConnectionString); err != nil {
-		return nil, errors.New("the EventStoreDB connection string cannot be read (esdb://host:port?tls=false, for instance)")
+	if c.MaxAppend == 0 {
+		c.MaxAppend = 1_000_000
 	}
-	dial := func() (*esdb.Client, error) {
-		config, err := esdb.ParseConnectionString(c.ConnectionString)
+	at, err := parseTarget(c.ConnectionString)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		config: c, log: c.Log, target: at, reading: make(chan struct{}, maxReads),
+		ends: ends{known: make(map[string]run.Seq)}, gates: gates{shut: make(map[string]*gate)},
+	}
+	s.bound.Store(int64(c.MaxAppend))
+	s.appends = newConn(s.dialer(true), s.doubt, false)
+	s.reads = newConn(s.dialer(true), s.doubt, false)
+	s.subs = newPool(s.dialer(false))
+	return s, nil
+}
+
+// dialer makes clients. What is written, and what decides, is asked of the
+// leader, whatever the connection string prefers; subscriptions may be fed by
+// anybody.
+func (s *Store) dialer(leader bool) func() (*esdb.Client, error) {
+	return func() (*esdb.Client, error) {
+		// Parsed for each client, since it keeps what it is given, and since
+		// certificates are files that come and go.
+		config, err := s.target.configuration()
 		if err != nil {
 			return nil, err
+		}
+		if leader {
+			config.NodePreference = esdb.NodePreferenceLeader
 		}
 		config.MaxDiscoverAttempts = discoverAttempts
 		config.GossipTimeout = gossipSeconds
 		config.Logger = func(level esdb.LogLevel, format string, args ...any) {
-			c.Log.Debug().Str("client", level).Msgf(format, args...)
+			s.log.Debug().Str("client", level).Msgf(format, args...)
 		}
 		return esdb.NewClient(config)
 	}
-	return &Store{
-		log: c.Log, appends: &conn{dial: dial}, reads: &conn{dial: dial},
-		reading: make(chan struct{}, maxReads), subs: &pool{dial: dial},
-	}, nil
 }
+
+// doubt asks the connections of subscriptions whether they live, since a call on
+// another one was not answered: nothing comes over a dead one, and nothing tells.
+func (s *Store) doubt() { s.subs.check() }
 
 // Close ends the connections. Callers must have ended before; calls that hang
 // inside the client are left behind after a moment.
@@ -85,20 +118,38 @@ func (s *Store) Close() error {
 	return errors.Join(s.appends.close(ctx), s.reads.close(ctx), s.subs.close(ctx))
 }
 
-// Ping returns nil if the store answers.
+// nobody is a run that cannot be started: the id is too long. What is asked of
+// its stream tells of the store, and changes nothing.
+const nobody run.ID = "runfacts_is_anybody_there_0123456789012345678901234567890123456789"
+
+// Ping returns nil if the store answers; else why not, in words.
 func (s *Store) Ping(ctx context.Context) error {
-	// A run of this name cannot be started: the id is too long.
-	const nobody = "runfacts_is_anybody_there_0123456789012345678901234567890123456789"
-	if _, err := s.Last(ctx, nobody); !errors.Is(err, ledger.ErrNotFound) {
-		return err
+	_, err := s.read(ctx, nobody.Stream(), esdb.ReadStreamOptions{
+		Direction: esdb.Backwards, From: esdb.End{}, RequiresLeader: true,
+	}, ledger.Page{Events: 1, Bytes: 1})
+	if err != nil && faultOf(err) != notFound {
+		return s.inWords(err)
 	}
 	return nil
 }
+
+// MaxAppend is how many bytes one append may have: data, metadata and two a
+// character of the type, of all its events.
+func (s *Store) MaxAppend() int { return int(s.bound.Load()) }
 
 // atLeader makes a follower refuse what only the leader knows. The client has
 // an option for it that it never sends.
 func atLeader(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "requires-leader", "true")
+}
+
+// append is an append to any stream, at the leader, within appendTime.
+func (s *Store) append(ctx context.Context, stream string, at esdb.ExpectedRevision, events ...esdb.EventData) (*esdb.WriteResult, error) {
+	return gated(&s.gates, right{write, stream}, func() (*esdb.WriteResult, error) {
+		return call(atLeader(ctx), s.appends, appendTime, func(ctx context.Context, c *esdb.Client) (*esdb.WriteResult, error) {
+			return c.AppendToStream(ctx, stream, esdb.AppendToStreamOptions{ExpectedRevision: at}, events...)
+		}, nil)
+	})
 }
 
 // Append implements ledger.Appender.
@@ -114,27 +165,59 @@ func (s *Store) Append(ctx context.Context, id run.ID, after run.Seq, events []r
 			Data: e.Payload, Metadata: e.Metadata(),
 		}
 	}
-	options := esdb.AppendToStreamOptions{ExpectedRevision: expected(after)}
-	ctx, cancel := context.WithTimeout(atLeader(ctx), appendTime)
-	defer cancel()
-	_, err := call(ctx, s.appends, func(c *esdb.Client) (*esdb.WriteResult, error) {
-		return c.AppendToStream(ctx, id.Stream(), options, data...)
-	}, nil)
-	return appendError(id, after, err)
+	result, err := s.append(ctx, id.Stream(), expected(after), data...)
+	if faultOf(err) == cut && len(events) > 1 {
+		// The server ended the call before it had all of it, and the client has
+		// lost its reason, which does not depend on how many events there are.
+		if _, reason := s.append(ctx, id.Stream(), expected(ledger.Impossible), data[0]); faultOf(reason) == forbidden || faultOf(reason) == unauthenticated {
+			err = reason
+		}
+	}
+	end := after + run.Seq(len(events))
+	switch {
+	case err != nil:
+		if faultOf(err) == conflict {
+			s.ends.raise(id.Stream(), currentOf(err))
+		}
+		return appendError(id, after, err)
+	case run.Seq(result.NextExpectedVersion)+1 != end:
+		return s.undo(ctx, id, run.Seq(result.NextExpectedVersion)+1)
+	}
+	s.ends.raise(id.Stream(), end)
+	return nil
+}
+
+// undo ends a stream that took an append somewhere else than asked: it had been
+// deleted by hand, and its numbers go on. What stands there now has no beginning.
+func (s *Store) undo(ctx context.Context, id run.ID, last run.Seq) error {
+	s.log.Warn().Str("run_id", string(id)).Uint64("seq", uint64(last)).
+		Msg("the stream of this run had been deleted on the store, which numbers on: tombstoned")
+	err := s.Erase(ctx, id, last)
+	var moved *ledger.ConflictError
+	if errors.As(err, &moved) { // another one appended behind it
+		err = s.Erase(ctx, id, moved.Current)
+	}
+	if err != nil && !errors.Is(err, ledger.ErrErased) {
+		return err
+	}
+	return ledger.ErrDeleted
 }
 
 // Erase implements ledger.Appender.
 func (s *Store) Erase(ctx context.Context, id run.ID, last run.Seq) error {
-	options := esdb.TombstoneStreamOptions{ExpectedRevision: expected(last)}
-	ctx, cancel := context.WithTimeout(atLeader(ctx), appendTime)
-	defer cancel()
-	_, err := call(ctx, s.appends, func(c *esdb.Client) (*esdb.DeleteResult, error) {
-		return c.TombstoneStream(ctx, id.Stream(), options)
-	}, nil)
+	_, err := gated(&s.gates, right{remove, id.Stream()}, func() (*esdb.DeleteResult, error) {
+		return call(atLeader(ctx), s.appends, appendTime, func(ctx context.Context, c *esdb.Client) (*esdb.DeleteResult, error) {
+			return c.TombstoneStream(ctx, id.Stream(), esdb.TombstoneStreamOptions{ExpectedRevision: expected(last)})
+		}, nil)
+	})
 	if err != nil {
-		err = fmt.Errorf("erase: %w", err)
+		if faultOf(err) == conflict {
+			s.ends.raise(id.Stream(), currentOf(err))
+		}
+		return appendError(id, last, fmt.Errorf("erase: %w", err))
 	}
-	return appendError(id, last, err)
+	s.ends.forget(id.Stream())
+	return nil
 }
 
 // expected is the revision of the event at seq after.
@@ -143,4 +226,14 @@ func expected(after run.Seq) esdb.ExpectedRevision {
 		return esdb.NoStream{}
 	}
 	return esdb.Revision(uint64(after) - 1)
+}
+
+// notice says once in a while that the store was set back: each run that meets
+// it finds out by itself.
+func (s *Store) notice(err *ledger.SetBackError) {
+	const once = int64(time.Minute)
+	now, before := time.Now().UnixNano(), s.setBack.Load()
+	if (before == 0 || now-before > once) && s.setBack.CompareAndSwap(before, now) {
+		s.log.Error().Err(err).Msg("the store was set back: it ends before what it had acknowledged")
+	}
 }

@@ -24,7 +24,29 @@ func TestMain(m *testing.M) {
 // startNode runs an embedded node until the test ends, or stop is called.
 func startNode(t testing.TB, addr, data string) (node *embedded.Node, stop func()) {
 	t.Helper()
-	node, err := embedded.Open(embedded.Config{Addr: addr, DataDir: data, Log: zerolog.Nop()})
+	return runNode(t, embedded.Config{Addr: addr, DataDir: data, Log: zerolog.Nop()})
+}
+
+// rehearse runs a node that behaves as text says.
+func rehearse(t testing.TB, text string) *embedded.Node {
+	t.Helper()
+	r := rehearsal(t, text)
+	node, _ := runNode(t, embedded.Config{Addr: "127.0.0.1:0", DataDir: t.TempDir(), Log: zerolog.Nop(), Rehearse: &r})
+	return node
+}
+
+func rehearsal(t testing.TB, text string) embedded.Rehearsal {
+	t.Helper()
+	r, err := embedded.ParseRehearsal(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func runNode(t testing.TB, c embedded.Config) (node *embedded.Node, stop func()) {
+	t.Helper()
+	node, err := embedded.Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}

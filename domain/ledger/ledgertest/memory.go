@@ -177,7 +177,7 @@ func (m *Memory) Events(id run.ID) []run.Event {
 	return append([]run.Event(nil), m.runs[id]...)
 }
 
-// Count returns how often a method was called: append, read, last, follow.
+// Count returns how often a method was called: append, end, read, last, follow.
 func (m *Memory) Count(method string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -247,7 +247,7 @@ func (m *Memory) store(id run.ID, after run.Seq, events []run.Event) error {
 	}
 	all := m.runs[id]
 	last := run.Seq(len(all))
-	conflict := &ledger.ConflictError{Run: id, Expected: after}
+	conflict := &ledger.ConflictError{Run: id, Expected: after, Current: last}
 	if after > last {
 		return conflict
 	}
@@ -300,6 +300,20 @@ func (m *Memory) police(id run.ID, after run.Seq, events []run.Event) {
 	}
 }
 
+// End implements ledger.Appender.
+func (m *Memory) End(_ context.Context, id run.ID) (run.Seq, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counts["end"]++
+	switch {
+	case m.away:
+		return 0, &ledger.UnavailableError{Err: errLost}
+	case m.erased[id]:
+		return 0, ledger.ErrErased
+	}
+	return run.Seq(len(m.runs[id])), nil
+}
+
 // Erase implements ledger.Appender.
 func (m *Memory) Erase(_ context.Context, id run.ID, last run.Seq) error {
 	m.mu.Lock()
@@ -310,7 +324,7 @@ func (m *Memory) Erase(_ context.Context, id run.ID, last run.Seq) error {
 	case m.erased[id]:
 		return ledger.ErrErased
 	case run.Seq(len(m.runs[id])) != last:
-		return &ledger.ConflictError{Run: id, Expected: last}
+		return &ledger.ConflictError{Run: id, Expected: last, Current: run.Seq(len(m.runs[id]))}
 	}
 	m.erased[id] = true
 	m.wake()

@@ -116,13 +116,19 @@ func Run(t *testing.T, l ledger.Ledger, unique string) {
 		foreign := other.Deltas("y")
 		for _, after := range []run.Seq{0, 1, 2, 7, ledger.Impossible} {
 			var conflict *ledger.ConflictError
-			if err := l.Append(ctx, s.ID, after, foreign); !errors.As(err, &conflict) || conflict.Expected != after {
+			if err := l.Append(ctx, s.ID, after, foreign); !errors.As(err, &conflict) || conflict.Expected != after || conflict.Current != s.Last() {
 				t.Errorf("after %d: %v", after, err)
 			}
 		}
 		var conflict *ledger.ConflictError
-		if err := l.Append(ctx, "run_"+run.ID(unique)+"_nobody", 1, foreign); !errors.As(err, &conflict) {
+		if err := l.Append(ctx, "run_"+run.ID(unique)+"_nobody", 1, foreign); !errors.As(err, &conflict) || conflict.Current != 0 {
 			t.Errorf("a run that does not exist: %v", err)
+		}
+		if end, err := l.End(ctx, s.ID); err != nil || end != s.Last() {
+			t.Errorf("end: %d, %v; want %d", end, err, s.Last())
+		}
+		if end, err := l.End(ctx, "run_"+run.ID(unique)+"_nobody"); err != nil || end != 0 {
+			t.Errorf("end of a run that does not exist: %d, %v", end, err)
 		}
 	})
 
@@ -225,6 +231,7 @@ func Run(t *testing.T, l ledger.Ledger, unique string) {
 		for what, err := range map[string]error{
 			"append": l.Append(ctx, s.ID, 0, again),
 			"erase":  l.Erase(ctx, s.ID, s.Last()),
+			"end":    second(l.End(ctx, s.ID)),
 			"last":   second(l.Last(ctx, s.ID)),
 			"read":   second(l.Read(ctx, s.ID, 0, everything)),
 			"follow": l.Follow(ctx, s.ID, 0, func(run.Event) error { return nil }),
