@@ -48,7 +48,9 @@ func (c *runNodeCmd) Run(ctx context.Context, s streams) (err error) {
 		return err
 	}
 	if rehearsal != nil {
-		defer supervise(&err, func(ctx context.Context) error { return setBackOnSignal(ctx, node) })()
+		var fail context.CancelCauseFunc
+		ctx, fail = context.WithCancelCause(ctx)
+		defer supervise(&err, fail, func(ctx context.Context) error { return setBackOnSignal(ctx, node) })()
 	}
 	fmt.Fprintf(s.out, "EventStoreDB protocol, without authentication: %s\n", node.ConnectionString())
 	return node.Run(ctx)

@@ -37,6 +37,9 @@ const (
 	drainRuns    = 4 * time.Second // beyond --drain
 )
 
+// surveyTime is how long a start waits for the store, to learn its bounds.
+const surveyTime = 3 * time.Second
+
 // pushLeases is how many leases a pushed run may be silent, if nothing else is
 // said: a producer waits for models and tools, or is a person who tries things
 // out, and knows nothing of heartbeats.
@@ -170,7 +173,7 @@ func (c *serveCmd) Run(ctx context.Context, s streams) (err error) {
 		url = node.ConnectionString()
 		defer supervise(&err, fail, part("the embedded node", node.Run))()
 	}
-	store, err := eventstore.Open(eventstore.Config{ConnectionString: url, Log: log})
+	store, err := eventstore.Open(eventstore.Config{ConnectionString: url, MaxAppend: c.MaxAppend, Log: log})
 	if err != nil {
 		return err
 	}
@@ -233,6 +236,7 @@ func supervise(into *error, fail context.CancelCauseFunc, part func(context.Cont
 }
 
 func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *eventstore.Store, agents []supervisor.Agent, log zerolog.Logger) error {
+	c.MaxAppend = c.bound(ctx, store)
 	inline := min(c.InlineLimit, c.MaxAppend/4) // an event holds several
 	folder := c.BlobDir
 	if folder == "" {
@@ -329,6 +333,18 @@ func failure(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// bound is how much one append may have: what was asked for, or less where the
+// store takes less. A store that is away is not waited for; if it turns out to
+// take less, what is too large for it is refused.
+func (c *serveCmd) bound(ctx context.Context, store *eventstore.Store) int {
+	ctx, cancel := context.WithTimeout(ctx, surveyTime)
+	defer cancel()
+	if seen, err := store.Survey(ctx); err == nil {
+		return seen.MaxAppend
+	}
+	return c.MaxAppend
 }
 
 // nonce makes each append one of its kind: 128 random bits.

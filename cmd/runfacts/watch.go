@@ -2,89 +2,68 @@ package main
 
 import (
 	"context"
-	"strings"
-	"sync/atomic"
+	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/runfacts/runfacts/transport/api"
+	"github.com/runfacts/runfacts/transport/eventstore"
 	"github.com/runfacts/runfacts/transport/metrics"
 )
 
 // How often the store is asked whether it is there: often until it was reached
-// for the first time, since nothing is served before.
+// for the first time, since nothing is served before; seldom where what is wrong
+// will not pass by itself, since each look at a password costs a store a fifth
+// of a second.
 const (
 	watchFirst = 100 * time.Millisecond
-	watchThen  = 5 * time.Second
+	watchThen  = 2 * time.Second
+	watchMost  = 5 * time.Second // between two looks while nothing was ever reached
+	watchLook  = 3 * time.Second // more than the store has for its answer
 )
 
-// tell writes the one line of a change.
-func (w *watch) tell(err error) {
-	if err == nil {
-		w.log.Info().Bool("up", true).Msg("store")
-		return
-	}
-	line := w.log.Warn().Err(err).Bool("up", false)
-	if hint := hintOf(err); hint != "" {
-		line.Str("hint", hint)
-	}
-	line.Msg("store")
-}
-
-// hintOf says what may help, where the error is one that newcomers meet. There are
-// no types for these: they come through the client as text.
-func hintOf(err error) string {
-	text := err.Error()
-	switch {
-	case strings.Contains(text, "first record does not look like a TLS handshake"):
-		return "the store speaks no TLS: say ?tls=false in the connection string"
-	case strings.Contains(text, "error reading server preface"):
-		return "the store may speak TLS: leave ?tls=false out of the connection string"
-	case strings.Contains(text, "certificate signed by unknown authority"):
-		return "name the store's CA: ?tlsCAFile=… in the connection string"
-	}
-	return ""
-}
-
-type pinger interface {
+type watched interface {
 	Ping(ctx context.Context) error
+	Trouble() error
+	Survey(ctx context.Context) (eventstore.Survey, error)
+	Log(seen eventstore.Survey)
 }
 
-// watch knows whether the store answers. The zero value has not asked yet.
+// watch knows whether the store answers, and what is wrong if it does not. The
+// zero value has not asked yet.
 type watch struct {
-	store   pinger
+	store   watched
 	metrics *metrics.Metrics
 	log     zerolog.Logger
 
-	reached, up atomic.Bool
-	told        bool // the log knows whether it is up; Run's
+	mu    sync.Mutex
+	state api.Readiness
 }
 
 func (w *watch) ready() api.Readiness {
-	return api.Readiness{Reached: w.reached.Load(), Up: w.up.Load()}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state
 }
 
 // Run asks until ctx ends.
 func (w *watch) Run(ctx context.Context) error {
-	for {
-		err := w.store.Ping(ctx)
+	for failed := 0; ; {
+		err := w.look(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if was := w.up.Swap(err == nil); was != (err == nil) || !w.told {
-			w.told = true
-			w.tell(err)
+		pause := watchThen
+		if err != nil {
+			if failed++; !w.ready().Reached {
+				pause = min(watchFirst<<min(failed, 10), watchMost)
+			}
+		} else {
+			failed = 0
 		}
-		w.metrics.StoreUp(err == nil)
-		pause := watchFirst
-		if err == nil {
-			w.reached.Store(true)
-		}
-		if w.reached.Load() {
-			pause = watchThen
-		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(pause/2 + rand.N(pause/2))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -92,4 +71,43 @@ func (w *watch) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// look asks once, and says in a line of the log what has changed.
+func (w *watch) look(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, watchLook)
+	defer cancel()
+	err := w.store.Ping(limited)
+	if err == nil {
+		err = w.store.Trouble() // what it denies us although it answers
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	before := w.ready()
+	now := api.Readiness{Reached: before.Reached || err == nil, Up: err == nil}
+	if err != nil {
+		now.Cause = err.Error()
+	}
+	w.mu.Lock()
+	w.state = now
+	w.mu.Unlock()
+	w.metrics.StoreUp(err == nil)
+	if now.Up && !before.Up {
+		w.survey(ctx)
+	}
+	if now.Cause != before.Cause && err != nil {
+		w.log.Warn().Str("cause", now.Cause).Bool("up", false).Msg("store")
+	}
+	return err
+}
+
+// survey says what the store is that has come, or has come back.
+func (w *watch) survey(ctx context.Context) {
+	seen, err := w.store.Survey(ctx)
+	if err != nil {
+		w.log.Info().Bool("up", true).Msg("store") // what is wrong, the next look tells
+		return
+	}
+	w.store.Log(seen)
 }

@@ -50,6 +50,8 @@ type Config struct {
 type Readiness struct {
 	Reached bool `json:"store_reached"` // the store has answered since the start
 	Up      bool `json:"store_up"`      // it answered the last time it was asked
+	// Cause is what is wrong with the store, in words; "": nothing.
+	Cause string `json:"store_cause,omitempty"`
 }
 
 // Server answers HTTP requests. Safe for concurrent use.

@@ -81,6 +81,7 @@ func problemOf(err error) *problem {
 		unasked    *supervisor.UnknownAgentError
 		syntax     *agent.SyntaxError
 		field      *agent.FieldError
+		denied     *ledger.DeniedError
 		http_      *echo.HTTPError
 	)
 	switch {
@@ -132,6 +133,8 @@ func problemOf(err error) *problem {
 		return &problem{413, "event_too_large", "the event does not fit one append of the store", nil}
 	case errors.As(err, &refused):
 		return &problem{502, "store_refused", "the store refused the append", nil}
+	case errors.As(err, &denied):
+		return (&problem{503, "store_denied", "the store denies us " + denied.Right + "; nothing was lost: send it again", nil}).with("missing", denied.Right)
 	case errors.As(err, &unknown):
 		return &problem{503, "store_unavailable", "the outcome is unknown: it may still be committed; compare with producer_seq and send again", nil}
 	case errors.As(err, &away):
@@ -142,6 +145,8 @@ func problemOf(err error) *problem {
 		return &problem{503, "stopping", "this instance is stopping; try another", nil}
 	case errors.Is(err, ledger.ErrNotFound):
 		return &problem{404, "run_not_found", "no such run", nil}
+	case errors.Is(err, ledger.ErrDeleted):
+		return &problem{410, "run_deleted", "the run's stream was deleted on the store", nil}
 	case errors.Is(err, ledger.ErrErased):
 		return &problem{410, "run_erased", "the run was erased", nil}
 	case errors.As(err, &truncated):

@@ -48,7 +48,7 @@ type gossipServer struct {
 
 func (s gossipServer) Read(context.Context, *shared.Empty) (*gossip.ClusterInfo, error) {
 	addr := s.node.advertised()
-	return &gossip.ClusterInfo{Members: []*gossip.MemberInfo{{
+	cluster := &gossip.ClusterInfo{Members: []*gossip.MemberInfo{{
 		InstanceId: &shared.UUID{Value: &shared.UUID_Structured_{Structured: &shared.UUID_Structured{
 			MostSignificantBits:  int64(binary.BigEndian.Uint64(s.node.id[:])),
 			LeastSignificantBits: int64(binary.BigEndian.Uint64(s.node.id[8:])),
@@ -57,7 +57,11 @@ func (s gossipServer) Read(context.Context, *shared.Empty) (*gossip.ClusterInfo,
 		State:        gossip.MemberInfo_Leader,
 		IsAlive:      true,
 		HttpEndPoint: &gossip.EndPoint{Address: addr, Port: uint32(s.node.Addr().Port)},
-	}}}, nil
+	}}}
+	if s.node.stage != nil {
+		s.node.stage.cluster(cluster)
+	}
+	return cluster, nil
 }
 
 // advertised is an address that clients on this machine can dial.

@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/EventStore/EventStore-Client-Go/v4/protos/gossip"
 	"github.com/EventStore/EventStore-Client-Go/v4/protos/serverfeatures"
 	"github.com/EventStore/EventStore-Client-Go/v4/protos/shared"
 	"github.com/EventStore/EventStore-Client-Go/v4/protos/streams"
+	"github.com/google/uuid"
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -67,6 +70,20 @@ func (s *stage) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo,
 	}
 	now.spread(answer)
 	return answer, nil
+}
+
+// cluster shows the node as the follower of the leader that is rehearsed.
+func (s *stage) cluster(c *gossip.ClusterInfo) {
+	host, port, err := net.SplitHostPort(s.scene.Load().leader)
+	if err != nil {
+		return // none is
+	}
+	number, _ := strconv.ParseUint(port, 10, 16)
+	c.Members[0].State = gossip.MemberInfo_Follower
+	c.Members = append(c.Members, &gossip.MemberInfo{
+		InstanceId: &shared.UUID{Value: &shared.UUID_String_{String_: uuid.NewString()}}, TimeStamp: c.Members[0].GetTimeStamp(),
+		State: gossip.MemberInfo_Leader, IsAlive: true, HttpEndPoint: &gossip.EndPoint{Address: host, Port: uint32(number)},
+	})
 }
 
 // stream plays on Append, BatchAppend and Read.

@@ -36,9 +36,9 @@ const redirects = 3
 // conn is one connection to the store that outlives its clients. Safe for
 // concurrent use.
 type conn struct {
-	dial  func() (*esdb.Client, error)
-	doubt func() // called when a call was not answered: other connections may be dead too
-	frail bool   // a call that was not answered breaks the session for everybody on it
+	dial  func(follow bool) (*esdb.Client, error) // follow: to where the node says that the leader is
+	doubt func()                                  // called when a call was not answered: other connections may be dead too
+	frail bool                                    // a call that was not answered breaks the session for everybody on it
 
 	mu      sync.Mutex
 	current *session      // nil: not connected
@@ -46,12 +46,14 @@ type conn struct {
 	refusal error         // why the last dialing failed
 	failed  int           // dialings in a row that did
 	next    time.Time     // no dialing before
+	away    bool          // the node that was dialed has sent us to the leader
+	met     bool          // there has been a session
 	closed  bool
 	calls   sync.WaitGroup // dialing and calls
 	closing chan struct{}
 }
 
-func newConn(dial func() (*esdb.Client, error), doubt func(), frail bool) *conn {
+func newConn(dial func(follow bool) (*esdb.Client, error), doubt func(), frail bool) *conn {
 	return &conn{dial: dial, doubt: doubt, frail: frail, closing: make(chan struct{})}
 }
 
@@ -107,7 +109,7 @@ func (c *conn) acquire(ctx context.Context) (*session, error) {
 // connect dials once, when it is time. The client connects with its first call.
 func (c *conn) connect() {
 	c.mu.Lock()
-	wait := time.Until(c.next)
+	wait, follow := time.Until(c.next), c.away || !c.met
 	c.mu.Unlock()
 	if wait > 0 {
 		timer := time.NewTimer(wait)
@@ -117,7 +119,7 @@ func (c *conn) connect() {
 		case <-c.closing:
 		}
 	}
-	client, err := c.dial()
+	client, err := c.dial(follow)
 	if err == nil {
 		if _, err = client.GetServerVersion(); err != nil {
 			client.Close()
@@ -135,7 +137,7 @@ func (c *conn) connect() {
 	case c.closed:
 		client.Close()
 	default:
-		c.failed = 0
+		c.failed, c.met = 0, true
 		c.current = &session{client: client, broken: make(chan struct{})}
 	}
 }
@@ -181,6 +183,21 @@ func (c *conn) discard(s *session, broken bool) {
 	if s.users == 0 {
 		s.client.Close()
 	}
+}
+
+// sentAway makes the next caller dial the leader. The client does so by itself
+// too, but where that fails it forgets to close what it has opened.
+func (c *conn) sentAway(s *session) {
+	c.mu.Lock()
+	c.away = true
+	c.mu.Unlock()
+	c.discard(s, false)
+}
+
+func (c *conn) wasSentAway() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.away
 }
 
 // close ends the connection and waits for its calls, as long as ctx allows.
@@ -252,8 +269,11 @@ func try[T any](ctx context.Context, c *conn, f func(context.Context, *esdb.Clie
 	c.calls.Go(func() {
 		defer c.release(s)
 		value, err := guard(func() (T, error) { return f(ctx, s.client) })
-		if lost(err) {
+		switch faultOf(err) {
+		case away:
 			c.discard(s, true)
+		case elsewhere:
+			c.sentAway(s)
 		}
 		done <- result{value, err}
 	})

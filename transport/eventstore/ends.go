@@ -77,7 +77,7 @@ func (s *Store) end(ctx context.Context, stream string) (run.Seq, error) {
 	nothing := esdb.EventData{EventID: uuid.New(), EventType: "runfacts.probe", ContentType: esdb.ContentTypeJson, Data: []byte("{}")}
 	_, err := s.append(ctx, stream, expected(ledger.Impossible), nothing)
 	switch faultOf(err) {
-	case conflict:
+	case conflicted:
 		end := currentOf(err)
 		s.ends.raise(stream, end)
 		return end, nil

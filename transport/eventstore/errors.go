@@ -22,7 +22,7 @@ type fault int
 const (
 	none            fault = iota
 	other                 // what is not known
-	conflict              // the expected revision is not the stream's
+	conflicted            // the expected revision is not the stream's
 	notFound              // no such stream
 	deleted               // tombstoned
 	tooLarge              // the server said so
@@ -50,7 +50,7 @@ func faultOf(err error) fault {
 	if errors.As(err, &own) {
 		switch own.Code() {
 		case esdb.ErrorCodeWrongExpectedVersion:
-			return conflict
+			return conflicted
 		case esdb.ErrorCodeStreamDeleted:
 			return deleted
 		case esdb.ErrorCodeResourceNotFound:
@@ -84,7 +84,7 @@ func faultOf(err error) fault {
 			return deleted
 		}
 		if strings.Contains(err.Error(), "WrongExpectedVersion") {
-			return conflict
+			return conflicted
 		}
 	case codes.InvalidArgument:
 		if strings.Contains(err.Error(), "Maximum Append Size") {
@@ -110,9 +110,6 @@ func faultOf(err error) fault {
 	}
 	return other
 }
-
-// lost reports whether a session is of no more use.
-func lost(err error) bool { return faultOf(err) == away }
 
 // Where a stream stands that was not where it was expected: the client tells it
 // in text only, of an append and of a deletion.
@@ -141,7 +138,7 @@ func appendError(id run.ID, after run.Seq, err error) error {
 	switch faultOf(err) {
 	case none:
 		return nil
-	case conflict:
+	case conflicted:
 		return &ledger.ConflictError{Run: id, Expected: after, Current: currentOf(err)}
 	case deleted:
 		return ledger.ErrErased

@@ -32,7 +32,7 @@ func TestFaults(t *testing.T) {
 		{status.Error(codes.Canceled, "we left"), late},
 		{fmt.Errorf("send: %w", io.EOF), cut},
 		{status.Error(codes.FailedPrecondition, "Event stream 'x' is deleted."), deleted},
-		{status.Error(codes.FailedPrecondition, "Delete failed due to WrongExpectedVersion. Stream: x"), conflict},
+		{status.Error(codes.FailedPrecondition, "Delete failed due to WrongExpectedVersion. Stream: x"), conflicted},
 		{status.Error(codes.InvalidArgument, "Maximum Append Size of 1048576 Exceeded."), tooLarge},
 		{status.Error(codes.InvalidArgument, "something else"), other},
 		{status.Error(codes.ResourceExhausted, "message too large"), tooLarge},

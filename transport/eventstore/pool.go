@@ -16,13 +16,13 @@ const maxSubscriptions = 90
 // pool holds as many connections as the subscriptions need. Safe for
 // concurrent use.
 type pool struct {
-	dial func() (*esdb.Client, error)
+	dial func(follow bool) (*esdb.Client, error)
 
 	mu    sync.Mutex
 	lines []*line
 }
 
-func newPool(dial func() (*esdb.Client, error)) *pool { return &pool{dial: dial} }
+func newPool(dial func(follow bool) (*esdb.Client, error)) *pool { return &pool{dial: dial} }
 
 // line is one connection and how many subscriptions it carries.
 type line struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"time"
 
 	"github.com/EventStore/EventStore-Client-Go/v4/esdb"
 
@@ -69,6 +70,10 @@ func (s *Store) Last(ctx context.Context, id run.ID) (run.Event, error) {
 
 // read collects a page whole and closes its stream.
 func (s *Store) read(ctx context.Context, stream string, options esdb.ReadStreamOptions, limit ledger.Page) ([]run.Stored, error) {
+	return s.readWithin(ctx, readTime, stream, options, limit)
+}
+
+func (s *Store) readWithin(ctx context.Context, most time.Duration, stream string, options esdb.ReadStreamOptions, limit ledger.Page) ([]run.Stored, error) {
 	select {
 	case s.reading <- struct{}{}:
 	case <-ctx.Done():
@@ -76,7 +81,7 @@ func (s *Store) read(ctx context.Context, stream string, options esdb.ReadStream
 	}
 	defer func() { <-s.reading }()
 	return gated(&s.gates, right{read, stream}, func() ([]run.Stored, error) {
-		return call(atLeader(ctx), s.reads, readTime, func(ctx context.Context, c *esdb.Client) ([]run.Stored, error) {
+		return call(atLeader(ctx), s.reads, most, func(ctx context.Context, c *esdb.Client) ([]run.Stored, error) {
 			open, err := c.ReadStream(ctx, stream, options, uint64(limit.Events))
 			if err != nil {
 				return nil, err

@@ -93,3 +93,26 @@ func TestLedgerInTrouble(t *testing.T) {
 		})
 	}
 }
+
+// The address of a follower is as good as the leader's, and what the string
+// prefers concerns subscriptions only.
+func TestAFollowersAddressLeadsToTheLeader(t *testing.T) {
+	leader := rehearse(t, "seed=1")
+	follower := rehearse(t, "not-leader=1,leader="+leader.Addr().String())
+	for name, url := range map[string]string{
+		"a follower": follower.ConnectionString(),
+		"preferred":  "esdb+discover://" + follower.Addr().String() + "?tls=false&nodePreference=follower",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openStore(t, url)
+			if err := s.Ping(within(t, 10*time.Second)); err != nil {
+				t.Fatal(err, errors.Unwrap(err))
+			}
+			script, started := ledgertest.NewScript("led_" + name[:4])
+			insist(t, s, script.ID, 0, started)
+			if last, err := openStore(t, leader.ConnectionString()).Last(t.Context(), script.ID); err != nil || last.Seq != 1 {
+				t.Errorf("at the leader: %d, %v", last.Seq, err)
+			}
+		})
+	}
+}

@@ -47,7 +47,7 @@ func (s *Store) fitting(notes []ledger.Note) int {
 // Keep implements ledger.Side.
 func (s *Store) Keep(ctx context.Context, stream string, note ledger.Note) error {
 	_, err := s.note(ctx, stream, esdb.NoStream{}, []ledger.Note{note})
-	if err != nil && faultOf(err) == conflict {
+	if err != nil && faultOf(err) == conflicted {
 		return nil
 	}
 	return err
@@ -114,18 +114,18 @@ func (s *Store) Listen(ctx context.Context, stream string, after uint64, deliver
 
 // Trim implements ledger.Side.
 func (s *Store) Trim(ctx context.Context, stream string, first uint64) error {
-	return s.describe(ctx, stream, map[string]any{"$tb": first - 1})
+	return s.describe(ctx, stream, esdb.Any{}, map[string]any{"$tb": first - 1})
 }
 
 // describe writes a stream's metadata.
-func (s *Store) describe(ctx context.Context, stream string, document map[string]any) error {
+func (s *Store) describe(ctx context.Context, stream string, at esdb.ExpectedRevision, document map[string]any) error {
 	data, err := json.Marshal(document)
 	if err != nil {
 		return err
 	}
 	_, err = gated(&s.gates, right{describe, stream}, func() (*esdb.WriteResult, error) {
 		return call(atLeader(ctx), s.appends, appendTime, func(ctx context.Context, c *esdb.Client) (*esdb.WriteResult, error) {
-			return c.AppendToStream(ctx, "$$"+stream, esdb.AppendToStreamOptions{ExpectedRevision: esdb.Any{}},
+			return c.AppendToStream(ctx, "$$"+stream, esdb.AppendToStreamOptions{ExpectedRevision: at},
 				esdb.EventData{EventID: uuid.New(), EventType: "$metadata", ContentType: esdb.ContentTypeJson, Data: data})
 		}, nil)
 	})
@@ -146,7 +146,7 @@ func (s *Store) Drop(ctx context.Context, stream string, last uint64) error {
 	case err == nil:
 		s.ends.forget(stream)
 		return nil
-	case faultOf(err) == conflict, faultOf(err) == deleted:
+	case faultOf(err) == conflicted, faultOf(err) == deleted:
 		return &ledger.ConflictError{Expected: run.Seq(last), Current: currentOf(err)}
 	}
 	return &ledger.UnavailableError{Err: err}

@@ -22,6 +22,7 @@ const (
 	appendTime  = 2500 * time.Millisecond // until its outcome counts as unknown
 	readTime    = 2500 * time.Millisecond
 	confirmTime = 2500 * time.Millisecond // until a subscription must be confirmed
+	pingTime    = 1500 * time.Millisecond // until the store counts as silent
 	doubtTime   = time.Second             // until a connection that is doubted must answer
 	closeTime   = time.Second
 
@@ -33,7 +34,7 @@ const (
 // The client's discovery ignores contexts and blocks who waits for it, so it
 // is kept short; who needs the store dials again.
 const (
-	discoverAttempts = 2
+	discoverAttempts = 1
 	gossipSeconds    = 2
 )
 
@@ -56,8 +57,9 @@ type Store struct {
 	ends    ends
 	gates   gates
 
-	bound   atomic.Int64 // bytes that one append may have
-	setBack atomic.Int64 // when the store was last found set back, in Unix nanoseconds; 0: never
+	leads   atomic.Pointer[string] // the leader that a follower has named to us; nil: none has
+	bound   atomic.Int64           // bytes that one append may have
+	setBack atomic.Int64           // when the store was last found set back, in Unix nanoseconds; 0: never
 }
 
 var _ ledger.Ledger = (*Store)(nil)
@@ -86,8 +88,8 @@ func Open(c Config) (*Store, error) {
 // dialer makes clients. What is written, and what decides, is asked of the
 // leader, whatever the connection string prefers; subscriptions may be fed by
 // anybody.
-func (s *Store) dialer(leader bool) func() (*esdb.Client, error) {
-	return func() (*esdb.Client, error) {
+func (s *Store) dialer(leader bool) func(follow bool) (*esdb.Client, error) {
+	return func(follow bool) (*esdb.Client, error) {
 		// Parsed for each client, since it keeps what it is given, and since
 		// certificates are files that come and go.
 		config, err := s.target.configuration()
@@ -96,6 +98,15 @@ func (s *Store) dialer(leader bool) func() (*esdb.Client, error) {
 		}
 		if leader {
 			config.NodePreference = esdb.NodePreferenceLeader
+		}
+		if follow && leader && !s.target.many {
+			ctx, cancel := context.WithTimeout(context.Background(), gossipSeconds*time.Second)
+			defer cancel()
+			seen, err := identity(ctx, config, config.Address)
+			if err == nil && seen.Leader != "" && (seen.follows || s.appends.wasSentAway() || s.reads.wasSentAway()) {
+				config.Address = seen.Leader
+				s.leads.Store(&seen.Leader)
+			}
 		}
 		config.MaxDiscoverAttempts = discoverAttempts
 		config.GossipTimeout = gossipSeconds
@@ -124,7 +135,7 @@ const nobody run.ID = "runfacts_is_anybody_there_0123456789012345678901234567890
 
 // Ping returns nil if the store answers; else why not, in words.
 func (s *Store) Ping(ctx context.Context) error {
-	_, err := s.read(ctx, nobody.Stream(), esdb.ReadStreamOptions{
+	_, err := s.readWithin(ctx, pingTime, nobody.Stream(), esdb.ReadStreamOptions{
 		Direction: esdb.Backwards, From: esdb.End{}, RequiresLeader: true,
 	}, ledger.Page{Events: 1, Bytes: 1})
 	if err != nil && faultOf(err) != notFound {
@@ -176,7 +187,7 @@ func (s *Store) Append(ctx context.Context, id run.ID, after run.Seq, events []r
 	end := after + run.Seq(len(events))
 	switch {
 	case err != nil:
-		if faultOf(err) == conflict {
+		if faultOf(err) == conflicted {
 			s.ends.raise(id.Stream(), currentOf(err))
 		}
 		return appendError(id, after, err)
@@ -211,7 +222,7 @@ func (s *Store) Erase(ctx context.Context, id run.ID, last run.Seq) error {
 		}, nil)
 	})
 	if err != nil {
-		if faultOf(err) == conflict {
+		if faultOf(err) == conflicted {
 			s.ends.raise(id.Stream(), currentOf(err))
 		}
 		return appendError(id, last, fmt.Errorf("erase: %w", err))

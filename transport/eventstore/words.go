@@ -1,6 +1,7 @@
 package eventstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -68,10 +69,16 @@ func (s *Store) inWords(err error) error {
 		return &troubleError{where + ": " + unanswered.Error(), err}
 	}
 	text := err.Error()
+	if leads := s.leads.Load(); leads != nil && faultOf(err) == away {
+		return &troubleError{where + " is a follower, and the leader that it names, " + *leads + ", cannot be reached: name the cluster (esdb+discover://…), or the leader", err}
+	}
 	for _, c := range causes {
 		if c.pattern.MatchString(text) {
 			return &troubleError{where + ": " + c.words + versionIn(text), err}
 		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) || faultOf(err) == late {
+		return &troubleError{where + " did not answer in time", err}
 	}
 	return &troubleError{where + " cannot be reached", err}
 }
