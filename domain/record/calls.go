@@ -33,20 +33,35 @@ func (r *Runs) Start(ctx context.Context, s run.Start) (summary Summary, created
 		return Summary{}, false, &run.TooLargeError{Run: s.ID, Limit: r.config.MaxAppend}
 	}
 	events := state.Seal(candidates, r.config.Nonce())
+	var trouble error // what the store has said before ctx ended
 	for attempt := 0; ; attempt++ {
 		began := time.Now()
 		err = r.config.Ledger.Append(ctx, s.ID, 0, events)
 		r.config.Observer.Appended(outcome(err), len(events), time.Since(began))
 		var unknown *ledger.UnknownError
 		var conflict *ledger.ConflictError
+		if errors.As(err, &conflict) {
+			summary, created, err = r.existing(ctx, s, &events[0])
+			var back *ledger.SetBackError
+			var away *ledger.UnavailableError
+			if !errors.As(err, &back) && !errors.As(err, &away) {
+				return summary, created, err
+			}
+			if trouble = err; !wait(ctx, backoff(attempt)) {
+				return Summary{}, false, err
+			}
+			continue
+		}
+		if errors.As(err, &unknown) && ctx.Err() != nil && trouble != nil {
+			return Summary{}, false, &ledger.UnknownError{Run: s.ID, Err: trouble}
+		}
+		trouble = err
 		switch {
 		case err == nil:
 			r.config.Observer.Started()
 			summary = summarize(state, "")
 			r.seed(s.ID, state)
 			return summary, true, nil
-		case errors.As(err, &conflict):
-			return r.existing(ctx, s, &events[0])
 		case !errors.As(err, &unknown) || !wait(ctx, backoff(attempt)):
 			return Summary{}, false, err
 		}
@@ -240,10 +255,6 @@ func consult[T any](ctx context.Context, r *Runs, id run.ID, question func(*run.
 	default:
 	}
 	return summary, one, err
-}
-
-func unavailable(ctx context.Context) error {
-	return &ledger.UnavailableError{Err: context.Cause(ctx)}
 }
 
 // NoArtifactError: the run has no artifact of that id.

@@ -3,7 +3,6 @@ package record
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/runfacts/runfacts/domain/ledger"
@@ -13,16 +12,6 @@ import (
 // suspicious is how many unknown outcomes in a row, each ended by the server
 // itself, make us ask for a reason that the client has lost.
 const suspicious = 3
-
-// DivergedError: the stream ends before an event that was acknowledged to us.
-type DivergedError struct {
-	Run  run.ID
-	Last run.Seq // the last event that we know of
-}
-
-func (e *DivergedError) Error() string {
-	return fmt.Sprintf("run %s ended at seq %d when last seen, and no longer does", e.Run, e.Last)
-}
 
 // commit appends a batch and answers its entries. Those that have to be decided
 // again go back into the backlog.
@@ -57,8 +46,10 @@ func (w *writer) append(ctx context.Context, b *batch) error {
 		err := w.config.Ledger.Append(ctx, w.id, b.after, b.events)
 		var unknown *ledger.UnknownError
 		if !errors.As(err, &unknown) {
+			w.public.trouble(nil)
 			return err
 		}
+		w.public.trouble(unknown.Err)
 		w.heard()
 		if unknown.Answered {
 			answered++
@@ -147,16 +138,23 @@ func (w *writer) stored(entries []*entry, ended bool) {
 func (w *writer) reconcile(ctx context.Context, b *batch) {
 	before := w.state.LastSeq
 	stored := 0
+	w.inFlight = b.entries
+	defer func() { w.inFlight = nil }()
 	err := w.readOn(ctx, func(e *run.Event) {
 		if stored < len(b.events) && e.Seq == b.events[stored].Seq && e.EventID() == b.events[stored].EventID() {
 			stored++
 		}
 	})
 	if err == nil && w.state.LastSeq == before {
-		err = &DivergedError{w.id, before}
-		w.forget()
+		err = w.behind(ctx, before)
 	}
-	if err != nil {
+	var back *ledger.SetBackError
+	switch {
+	case errors.As(err, &back):
+		w.backlog.back(b.entries...)
+		w.restart(back)
+		return
+	case err != nil:
 		w.answerAll(b.entries, err)
 		return
 	}

@@ -91,6 +91,8 @@ func (e *entry) dropped() bool {
 	return e.fate.Load() == withdrawn || e.push != nil && !e.whole && e.push.failed()
 }
 
+func (e *entry) waits() bool { return !e.dropped() }
+
 // looks reports whether the entry only wants to see the leader's state.
 func (e *entry) looks() bool { return e.push == nil && e.act == nil && !e.letGo }
 

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -44,6 +45,21 @@ type public struct {
 	marks  map[string]uint64 // of the latest life of each
 	weight int               // bytes that the state takes
 	halves bool              // deltas wait for the other half of a character
+	cause  error             // why the store has not answered the writer yet; nil: it has
+}
+
+// trouble makes known why the store does not answer; nil: it does.
+func (p *public) trouble(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cause = err
+}
+
+// because adds to why somebody gave up waiting what the store said meanwhile.
+func (p *public) because(gaveUp error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return errors.Join(gaveUp, p.cause)
 }
 
 // publish tells where the run stands now, and the marks of producers.

@@ -106,7 +106,7 @@ func (p *Push) Wait(ctx context.Context) (Receipt, error) {
 		select {
 		case <-p.news:
 		case <-ctx.Done():
-			p.fail(0, &ledger.UnknownError{Run: p.recorder.id, Err: context.Cause(ctx)})
+			p.fail(0, &ledger.UnknownError{Run: p.recorder.id, Err: p.recorder.public.because(context.Cause(ctx))})
 		}
 	}
 }

@@ -147,6 +147,5 @@ func (b *backlog) all() []*entry {
 
 // wanted reports whether somebody still waits for any of it.
 func (b *backlog) wanted() bool {
-	waits := func(e *entry) bool { return !e.dropped() }
-	return slices.ContainsFunc(b.again, waits) || slices.ContainsFunc(b.rest, waits)
+	return slices.ContainsFunc(b.again, (*entry).waits) || slices.ContainsFunc(b.rest, (*entry).waits)
 }

@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
@@ -16,12 +17,14 @@ var errUnwanted = errors.New("nobody asks for the run any more")
 
 // readOn folds what the leader has behind the state's last event, and shows it
 // to see, if that is not nil. It outlasts an unavailable store, for as long as
-// anybody waits; ctx ends it.
+// anybody waits; ctx ends it. An *ledger.SetBackError says that the store does not
+// have what the state was folded from.
 func (w *writer) readOn(ctx context.Context, see func(*run.Event)) error {
 	state := w.state
 	if state == nil {
 		state = &run.State{}
 	}
+	known := state.LastSeq
 	for more := true; more; {
 		page, err := w.page(ctx, state.LastSeq)
 		if err != nil {
@@ -29,7 +32,14 @@ func (w *writer) readOn(ctx context.Context, see func(*run.Event)) error {
 		}
 		producers := []string{""}
 		for i := range page {
-			if err := state.Apply(&page[i]); err != nil {
+			err := state.Apply(&page[i])
+			var broken *run.BrokenChainError
+			if errors.As(err, &broken) && known > 0 && page[i].Seq == known+1 {
+				// It follows another event than ours. Whether it is in its right
+				// place is seen when the run is read from its beginning.
+				return &ledger.SetBackError{Run: w.id, Known: known, Ends: known}
+			}
+			if err != nil {
 				return &ledger.CorruptError{Run: w.id, Seq: page[i].Seq, Err: err}
 			}
 			if source := page[i].Source; source != nil {
@@ -54,15 +64,26 @@ func (w *writer) page(ctx context.Context, after run.Seq) ([]run.Event, error) {
 		page, err := w.config.Ledger.Read(ctx, w.id, after, readPage)
 		var away *ledger.UnavailableError
 		if !errors.As(err, &away) {
+			w.public.trouble(nil)
 			return page, err
 		}
-		if !wait(ctx, backoff(attempt)) {
-			return nil, ErrStopping
-		}
-		if w.take(); !w.backlog.wanted() {
-			return nil, errUnwanted
+		if err := w.outlast(ctx, attempt, err); err != nil {
+			return nil, err
 		}
 	}
+}
+
+// outlast waits before an unavailable store is asked again. It has an error when
+// the process ends, or when nobody waits for the answer any more.
+func (w *writer) outlast(ctx context.Context, attempt int, away error) error {
+	w.public.trouble(away)
+	if !wait(ctx, backoff(attempt)) {
+		return ErrStopping
+	}
+	if w.take(); !w.backlog.wanted() && !slices.ContainsFunc(w.inFlight, (*entry).waits) {
+		return errUnwanted
+	}
+	return nil
 }
 
 // full reports whether a page ended because of its bytes, with more behind it.

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -76,7 +77,7 @@ func (r *Recorder) ask(ctx context.Context, e *entry) (Summary, error) {
 			return a.summary, a.err
 		}
 	}
-	return r.public.summary(e.producer), unavailable(ctx)
+	return r.public.summary(e.producer), &ledger.UnavailableError{Err: r.public.because(context.Cause(ctx))}
 }
 
 // letGo ends the waiting of half characters, so that nothing acknowledged is left

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -23,6 +24,7 @@ type writer struct {
 
 	state    *run.State // nil: not read yet
 	backlog  backlog
+	inFlight []*entry // of a batch whose append is being explained
 	halves   halves
 	received map[string]run.Mark // by producer: the highest number taken, where that is above its mark
 	over     bool                // the Watcher was told that the run has ended
@@ -115,8 +117,8 @@ func (w *writer) prepare(ctx context.Context) *batch {
 			break
 		}
 		if !looked && w.outdated(e, err) {
-			if err := w.readOn(ctx, nil); err != nil {
-				w.refuse(ctx, err)
+			if err := w.look(ctx, err); err != nil {
+				w.unreadOn(ctx, err)
 				return nil
 			}
 			looked = true
@@ -130,6 +132,38 @@ func (w *writer) prepare(ctx context.Context) *batch {
 		return nil
 	}
 	return b
+}
+
+// look reads on before an answer that what is not read yet might make another
+// one. Where the answer is a gap, the store's writer is asked first how far there
+// is to read: a producer would go on from where it is told.
+func (w *writer) look(ctx context.Context, answer error) error {
+	var gap *run.GapError
+	for attempt := 0; errors.As(answer, &gap); attempt++ {
+		_, err := w.config.Ledger.End(ctx, w.id)
+		var away *ledger.UnavailableError
+		if !errors.As(err, &away) {
+			break // what else is wrong, reading tells
+		}
+		if err := w.outlast(ctx, attempt, err); err != nil {
+			return err
+		}
+	}
+	return w.readOn(ctx, nil)
+}
+
+// unreadOn answers the backlog when reading on failed, unless it can be decided
+// anew.
+func (w *writer) unreadOn(ctx context.Context, err error) {
+	var back *ledger.SetBackError
+	if errors.As(err, &back) {
+		w.restart(back)
+		return
+	}
+	if errors.Is(err, ledger.ErrNotFound) || errors.Is(err, ledger.ErrErased) {
+		w.forget() // what is known of it is of a run that is gone
+	}
+	w.refuse(ctx, err)
 }
 
 // outdated reports whether the answer to e might be another one with what the
