@@ -103,7 +103,7 @@ func (s *Store) dialer(leader bool) func(follow bool) (*esdb.Client, error) {
 			ctx, cancel := context.WithTimeout(context.Background(), gossipSeconds*time.Second)
 			defer cancel()
 			seen, err := identity(ctx, config, config.Address)
-			if err == nil && seen.Leader != "" && (seen.follows || s.appends.wasSentAway() || s.reads.wasSentAway()) {
+			if err == nil && seen.Leader != "" && seen.Leader != config.Address && (seen.follows || s.appends.wasSentAway() || s.reads.wasSentAway()) {
 				config.Address = seen.Leader
 				s.leads.Store(&seen.Leader)
 			}
