@@ -144,7 +144,7 @@ func TestAStreamThatBreaksOffSaysWhy(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var tails *tail.Tails
 		h := open(t, to, func(s *Server) {
-			tails = tail.New(breaking{s.config.Reader.(tail.Source), c.why}, Frame)
+			tails = tail.New(breaking{s.config.Reader.(tail.Source), c.why}, AppendFrame)
 			s.config.Tails = tails
 		})
 		done := make(chan error)
