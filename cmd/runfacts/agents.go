@@ -145,10 +145,11 @@ type network string
 
 var networks = map[network]sandbox.Network{"false": sandbox.NoNetwork, "true": sandbox.OwnNetwork, "host": sandbox.HostNetwork}
 
-func (n *network) UnmarshalText(text []byte) error {
-	*n = network(text)
+// UnmarshalYAML implements yaml.NodeUnmarshaler.
+func (n *network) UnmarshalYAML(node ast.Node) error {
+	*n = network(node.GetToken().Value)
 	if _, ok := networks[*n]; !ok {
-		return fmt.Errorf("%q is neither false nor true nor host", text)
+		return wrong(node, "%q is neither false nor true nor host", string(*n))
 	}
 	return nil
 }

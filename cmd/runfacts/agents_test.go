@@ -7,8 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/runfacts/runfacts/domain/supervisor"
 )
 
 // configure writes a configuration file and returns its path.
@@ -24,9 +27,19 @@ func configure(t *testing.T, text string) string {
 func TestConfigurationIsStrict(t *testing.T) {
 	t.Setenv("RUNFACTS_TEST_SECRET", "hunter2")
 	for text, want := range map[string][]string{
-		"agents:\n  a:\n    runtime: scripted\n    scripted: {file: x, speed: 3}\n":                                 {"[4:", "speed"},
-		"agents:\n  a:\n    runtime: sandbox\n    sandbox: {command: [sh], memory: lots}\n":                         {"lots"},
-		"agents:\n  a:\n    runtime: sandbox\n    sandbox: {command: [sh], timeout: 3}\n":                           {"3"},
+		"agents:\n  a:\n    runtime: scripted\n    scripted: {file: x, speed: 3}\n":                       {"[4:", "speed"},
+		"agents:\n  a:\n    runtime: sandbox\n    sandbox: {command: [sh], memory: lots}\n":               {"agent a: sandbox.memory: [4:", `"lots"`},
+		"agents:\n  a:\n    runtime: sandbox\n    sandbox: {command: [sh], timeout: 3}\n":                 {"agent a: sandbox.timeout: [4:", `"3"`},
+		"agents:\n  a: {runtime: scripted}\n  b c:\n    max_silence: -1s\n":                               {"agent b c: max_silence: [4:", "negative"},
+		"agents:\n  a:\n    runtime: sandbox\n    sandbox:\n      command: [sh]\n      processes: many\n": {"agent a: sandbox.processes: [6:"},
+		"agents:\n  a:\n    runtime: sandbox\n    sandbox: {command: [sh], processes: 0}\n":               {"agent a: [4:", "sandbox.processes must be positive"},
+		"agents:\n  a:\n    runtime: sandbox\n    sandbox: {command: [sh], memory: 0}\n":                  {"agent a: sandbox.memory: [4:"},
+		"agents:\n  a:\n    runtime: sandbox\n    sandbox:\n      stdout: tea\n      command: sh\n":       {"agent a: sandbox.command: [6:"},
+		"agents:\n  a:\n\n    runtime: scripted\n    scripted:\n      file: nowhere.ndjson\n":             {"agent a: [6:7] scripted.file", "nowhere.ndjson"},
+		"agents:\n  \"\": {runtime: scripted}\n  a/b: {runtime: scripted}\n":                              {"[2:", "must not be blank", "agent a/b: [3:"},
+		"agents:\n  a: {runtime: x}\n  a: {runtime: y}\n":                                                 {"[3:3]", "agent a"},
+		"agents:\n  a:\n    runtime: sandbox\n    sandbox: {command: [sh], network: maybe}\n":             {"agent a: sandbox.network: [4:", `"maybe"`},
+		"agents: [\n": {"[1:"},
 		"agents:\n  a: {runtime: magic}\n  b: {}\n":                                                                 {"agent a", `"magic"`, "agent b", "runtime is missing"},
 		"agents:\n  a: {runtime: scripted, sandbox: {command: [sh]}}\n":                                             {"agent a", `section "scripted"`},
 		"agents:\n  a: {runtime: scripted, scripted: {}}\n":                                                         {"scripted.file is missing"},
@@ -44,6 +57,35 @@ func TestConfigurationIsStrict(t *testing.T) {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("%s:\n%v\ndoes not say %s", text, err, part)
 			}
+		}
+	}
+}
+
+// Nothing is not the same as 0: a limit of 0s is none, a pause of 0s is none.
+func TestZeroIsNotAbsent(t *testing.T) {
+	path := configure(t, "agents:\n  none: {runtime: scripted, max_duration: 0s, max_silence: 0s, max_wait: 0s, scripted: {file: s.ndjson, pause: 0s}}\n"+
+		"  absent: {runtime: scripted, max_duration: null, scripted: {file: s.ndjson}}\n")
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "s.ndjson"), []byte(`{"type":"done"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	agents, err := readAgents(t.Context(), path, 1<<20, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range agents {
+		want := supervisor.Limits{Duration: 10 * time.Minute, Silence: 5 * time.Minute, Wait: 24 * time.Hour}
+		text := `"max_duration":"10m0s"`
+		if a.ID == "none" {
+			want, text = supervisor.Limits{}, `"max_duration":"0s"`
+		}
+		if a.Limits != want || !strings.Contains(string(a.Config), text) {
+			t.Errorf("%s: %+v %s", a.ID, a.Limits, a.Config)
+		}
+	}
+	hour, day, never := duration(time.Hour), duration(24*time.Hour), duration(0)
+	for _, c := range [][3]*duration{{&hour, &day, &hour}, {&day, &hour, &hour}, {&never, &hour, &hour}, {&hour, &never, &hour}, {&never, &never, &never}} {
+		if got := least(c[0], c[1]); *got != *c[2] {
+			t.Errorf("least of %d and %d is %d", *c[0], *c[1], *got)
 		}
 	}
 }

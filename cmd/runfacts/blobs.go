@@ -3,15 +3,48 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"path/filepath"
 	"sync"
 
 	"github.com/rs/zerolog"
 
 	"github.com/runfacts/runfacts/domain/blob"
 	runs "github.com/runfacts/runfacts/domain/run"
+	"github.com/runfacts/runfacts/transport/blobfolder"
 	"github.com/runfacts/runfacts/transport/metrics"
 )
+
+// blobFlags say where artifacts' bytes are.
+type blobFlags struct {
+	BlobDir string `env:"RUNFACTS_BLOB_DIR" help:"Folder of artifacts' bytes, shared by all instances; empty: blobs/ in the data folder."`
+}
+
+func (b blobFlags) blobs(data dataFlags) string {
+	if b.BlobDir != "" {
+		return b.BlobDir
+	}
+	return filepath.Join(data.DataDir, "blobs")
+}
+
+// checkBlobs verifies every blob in a folder, and says what it found.
+func checkBlobs(s streams, folder string) error {
+	report, err := blobfolder.Check(folder)
+	if err != nil {
+		return err
+	}
+	for _, fault := range report.Faults {
+		fmt.Fprintln(s.out, fault)
+	}
+	verdict := "everything is in order"
+	if len(report.Faults) > 0 {
+		verdict = fmt.Sprintf("%d are damaged", len(report.Faults))
+		err = fmt.Errorf("%d blobs in %s are damaged", len(report.Faults), folder)
+	}
+	fmt.Fprintf(s.out, "%d blobs, %d bytes, %d of them unreferenced: %s\n", report.Blobs, report.Bytes, report.Unreferenced, verdict)
+	return err
+}
 
 // watchedBlobs is a blob store whose failures are counted, and told once per
 // change. No artifact is larger than most, whoever brings it.

@@ -14,7 +14,7 @@ const storeFolder = "eventstore"
 
 type eventstoreCmd struct {
 	Run_  runNodeCmd   `cmd:"" name:"run" default:"withargs" help:"Run the node (the default)."`
-	Check checkNodeCmd `cmd:"" help:"Walk a stopped node's data and verify every event."`
+	Check checkNodeCmd `cmd:"" help:"Walk a stopped node's data and verify every event, and every blob."`
 }
 
 type dataFlags struct {
@@ -56,13 +56,15 @@ func (c *runNodeCmd) Run(ctx context.Context, s streams) (err error) {
 	return node.Run(ctx)
 }
 
-type checkNodeCmd struct{ dataFlags }
+type checkNodeCmd struct {
+	dataFlags
+	blobFlags
+}
 
 func (c *checkNodeCmd) Run(s streams) error {
 	report, err := embedded.Check(c.store())
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = fmt.Fprintln(s.out, report)
 	}
-	_, err = fmt.Fprintln(s.out, report)
-	return err
+	return errors.Join(err, checkBlobs(s, c.blobs(c.dataFlags)))
 }

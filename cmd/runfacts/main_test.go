@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
@@ -27,7 +29,13 @@ func TestMain(m *testing.M) {
 
 func TestAWrongCommandLineExitsWith2AndSaysWhy(t *testing.T) {
 	for line, want := range map[string]string{
-		"":                               "serve",
+		"":                                "serve",
+		"serve --keep-alive 0s":           "--keep-alive",
+		"serve --public-url runs.example": "--public-url",
+		"serve --cors-origin *":           "--cors-origin",
+		"serve --cors-origin a.example":   "--cors-origin",
+		"serve --cors-origin https://a.example,https://a.example/x": "--cors-origin",
+		"serve --cors-origin-write https://a.example?x":             "--cors-origin-write",
 		"dance":                          "dance",
 		"serve --no-such-flag":           "no-such-flag",
 		"serve --listen 0.0.0.0:0":       "--insecure-listen",
@@ -57,10 +65,35 @@ func TestAConnectionStringIsNeverQuoted(t *testing.T) {
 	}
 }
 
-func TestVersion(t *testing.T) {
+func TestVersionAndUsage(t *testing.T) {
+	for line, want := range map[string]string{
+		"version": "runfacts ", "--version": "runfacts ", "help": "Usage: runfacts <command>", "--help": "Usage: runfacts <command>", "serve --help": "--cors-origin-write",
+	} {
+		var out, errs bytes.Buffer
+		if code := run(context.Background(), strings.Fields(line), &out, &errs); code != 0 || !strings.Contains(out.String(), want) || errs.Len() > 0 {
+			t.Errorf("%q: exit %d: %s%s", line, code, out.String(), errs.String())
+		}
+	}
 	var out, errs bytes.Buffer
-	if code := run(context.Background(), []string{"version"}, &out, &errs); code != 0 || !strings.HasPrefix(out.String(), "runfacts ") {
+	if code := run(context.Background(), nil, &out, &errs); code != 2 || !strings.Contains(errs.String(), "Usage: runfacts <command>") || !strings.Contains(errs.String(), "serve") || out.Len() > 0 {
 		t.Errorf("exit %d: %s%s", code, out.String(), errs.String())
+	}
+}
+
+func TestOriginsAreWrittenAsBrowsersDo(t *testing.T) {
+	var c cli
+	parser, err := kong.New(&c, kong.Vars{"version": ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse([]string{"serve", "--cors-origin", "HTTPS://Page.Example:443", "--cors-origin-write", "http://localhost:5173", "--public-url", "https://runs.example/"}); err != nil {
+		t.Fatal(err)
+	}
+	if c.Serve.CORSOrigin[0] != "https://page.example" || c.Serve.CORSWriter[0] != "http://localhost:5173" || c.Serve.PublicURL != "https://runs.example" {
+		t.Errorf("%+v", c.Serve)
+	}
+	if c.Serve.pushLease() < 5*time.Minute {
+		t.Errorf("whoever reads the README slowly loses the run after %s", c.Serve.pushLease())
 	}
 }
 
@@ -77,7 +110,11 @@ func TestTheComposeFileSpeaksOurLanguage(t *testing.T) {
 			Environment map[string]string
 			Ports       []string
 			Healthcheck struct{ Test []string }
-			Build       struct{ Context, Dockerfile string }
+			Build       struct {
+				Context, Dockerfile string
+				Args                map[string]string
+			}
+			Volumes []string
 		}
 	}
 	if err := yaml.Unmarshal(text, &compose); err != nil {
@@ -92,7 +129,7 @@ func TestTheComposeFileSpeaksOurLanguage(t *testing.T) {
 		t.Errorf("Dockerfile: %v", err)
 	}
 	var c cli
-	parser, err := kong.New(&c)
+	parser, err := kong.New(&c, kong.Vars{"version": ""})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,6 +138,12 @@ func TestTheComposeFileSpeaksOurLanguage(t *testing.T) {
 	}
 	if c.Serve.Eventstore != "esdb://eventstore:2113?tls=false" || c.Serve.Listen != "0.0.0.0:8080" || !c.Serve.InsecureListen {
 		t.Errorf("serve understands %+v", c.Serve)
+	}
+	if !slices.Contains(ours.Volumes, "runfacts-data:/data") {
+		t.Errorf("artifacts' bytes are gone with the container: %v", ours.Volumes)
+	}
+	if ours.Build.Args["VERSION"] != "${VERSION:-}" || !strings.Contains(string(dockerfile), "main.version=${VERSION}") {
+		t.Errorf("the version does not reach the binary: %v", ours.Build.Args)
 	}
 	check := ours.Healthcheck.Test
 	if len(check) < 3 || check[0] != "CMD" {

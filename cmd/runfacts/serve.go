@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -57,6 +56,7 @@ type serveCmd struct {
 	dataFlags
 	logFlags
 	rehearseFlags
+	blobFlags
 	Listen         string        `default:"127.0.0.1:8080" env:"RUNFACTS_LISTEN" help:"Address to listen on."`
 	InsecureListen bool          `env:"RUNFACTS_INSECURE_LISTEN" help:"Listen beyond loopback although there is no authentication."`
 	Eventstore     string        `env:"RUNFACTS_EVENTSTORE" placeholder:"esdb://…" help:"Connection string of an EventStoreDB; empty: the embedded node."`
@@ -70,7 +70,6 @@ type serveCmd struct {
 	MaxRuns        int           `default:"64" env:"RUNFACTS_MAX_RUNS" help:"Runs driven at once."`
 	MaxQueue       int           `default:"256" env:"RUNFACTS_MAX_QUEUE" help:"Runs started that wait for their turn; beyond them a start is refused."`
 	QueueTime      time.Duration `default:"1m" env:"RUNFACTS_QUEUE_TIME" help:"How long a run may wait for its turn."`
-	BlobDir        string        `env:"RUNFACTS_BLOB_DIR" help:"Folder of artifacts' bytes, shared by all instances; empty: blobs/ in the data folder."`
 	InlineLimit    int           `default:"49152" env:"RUNFACTS_INLINE_LIMIT" help:"Bytes of a value that an event holds, as JSON; longer ones are kept beside it. More than the default may make lines of over 64 KiB."`
 	MaxArtifact    int64         `default:"268435456" env:"RUNFACTS_MAX_ARTIFACT" help:"Bytes of one artifact."`
 	KeepAlive      time.Duration `default:"15s" env:"RUNFACTS_KEEP_ALIVE" help:"An event stream without an event shows this often that it lives; less than any proxy's read timeout."`
@@ -238,11 +237,7 @@ func supervise(into *error, fail context.CancelCauseFunc, part func(context.Cont
 func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *eventstore.Store, agents []supervisor.Agent, log zerolog.Logger) error {
 	c.MaxAppend = c.bound(ctx, store)
 	inline := min(c.InlineLimit, c.MaxAppend/4) // an event holds several
-	folder := c.BlobDir
-	if folder == "" {
-		folder = filepath.Join(c.DataDir, "blobs")
-	}
-	kept, err := blobfolder.Open(folder)
+	kept, err := blobfolder.Open(c.blobs(c.dataFlags))
 	if err != nil {
 		return err
 	}
@@ -251,12 +246,8 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 	m := metrics.New()
 	blobs := &watchedBlobs{Store: kept, most: c.MaxArtifact, metrics: m, log: log}
 	seen := &observer{metrics: m, log: log}
-	pushLease := c.PushLease
-	if pushLease == 0 {
-		pushLease = pushLeases * c.Lease
-	}
 	leases := lease.New(lease.Config{
-		Side: store, Instance: instance, Lease: c.Lease, PushLease: pushLease,
+		Side: store, Instance: instance, Lease: c.Lease, PushLease: c.pushLease(),
 		Most: maxOpen, MaxAppend: c.MaxAppend, Now: time.Now, Observer: seen,
 	})
 	work := record.NewRuns(record.Config{Ledger: store, MaxAppend: c.MaxAppend, Now: time.Now, Nonce: nonce, Watcher: leases, Observer: seen})
@@ -270,7 +261,7 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 	watch := &watch{store: store, metrics: m, log: log}
 	server, err := api.New(api.Config{
 		Runs: work, Supervisor: owner, Blobs: blobs, Inline: inline, MaxArtifact: c.MaxArtifact, Reader: store, Tails: tails, Metrics: m, Log: log, NewID: func() runs.ID { return runs.ID(newName("run_")) },
-		Ready: watch.ready, Patience: c.StorePatience, KeepAlive: c.KeepAlive, PushIdle: max(pushLease, pushIdle),
+		Ready: watch.ready, Patience: c.StorePatience, KeepAlive: c.KeepAlive, PushIdle: max(c.pushLease(), pushIdle),
 		AnyHost: !loopback(listener.Addr().String()), PublicOrigin: c.PublicURL, CORSOrigins: c.CORSOrigin, CORSWriters: c.CORSWriter,
 	})
 	if err != nil {
@@ -345,6 +336,14 @@ func (c *serveCmd) bound(ctx context.Context, store *eventstore.Store) int {
 		return seen.MaxAppend
 	}
 	return c.MaxAppend
+}
+
+// pushLease is how long a pushed run may be silent.
+func (c *serveCmd) pushLease() time.Duration {
+	if c.PushLease == 0 {
+		return pushLeases * c.Lease
+	}
+	return c.PushLease
 }
 
 // nonce makes each append one of its kind: 128 random bits.

@@ -74,7 +74,7 @@ func (p *page) place(id string, err error) error {
 
 // top returns the members of the document.
 func (p *page) top() []*ast.MappingValueNode {
-	file, err := parser.ParseBytes(p.text, 0)
+	file, err := parser.ParseBytes(p.text, 0, parser.AllowDuplicateMapKey())
 	if err != nil || len(file.Docs) == 0 {
 		return nil
 	}
