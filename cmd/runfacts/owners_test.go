@@ -131,6 +131,9 @@ func (f *fleet) ask(ctx context.Context, method, path, body string, done func(st
 		if err != nil {
 			return err
 		}
+		if body != "" {
+			request.Header.Set("Content-Type", "application/json")
+		}
 		response, err := impatient.Do(request)
 		if err != nil {
 			last = err.Error()

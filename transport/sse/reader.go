@@ -25,7 +25,8 @@ func NewReader(r io.Reader, limit int) *Reader {
 }
 
 // Next returns the next frame, or io.EOF at the end; a frame that the end cut
-// off is dropped.
+// off is dropped. A comment or a time to wait that stands before a frame's fields is
+// one of its own: no blank line need follow.
 func (r *Reader) Next() (Frame, error) {
 	var f Frame
 	empty := true
@@ -42,13 +43,17 @@ func (r *Reader) Next() (Frame, error) {
 		text := string(bytes.TrimPrefix(value, []byte(" ")))
 		switch string(field) {
 		case "":
-			f.Comment = text
+			if f.Comment = text; f == (Frame{Comment: text}) {
+				return f, nil
+			}
 		case "id":
 			f.ID = text
 		case "event":
 			f.Event = text
 		case "retry":
-			f.Retry = text
+			if f.Retry = text; f == (Frame{Retry: text}) {
+				return f, nil
+			}
 		case "data":
 			if f.Data != "" {
 				f.Data += "\n"

@@ -64,8 +64,8 @@ func TestWriterSendsHeadersFirst(t *testing.T) {
 }
 
 func TestReader(t *testing.T) {
-	r := sse.NewReader(strings.NewReader(": hi\n\nretry: 5\n\n\nid: 7\nevent: x.y\ndata: a\ndata:b\n\nid: 8\ndata: cut off"), 1<<10)
-	for _, want := range []sse.Frame{{Comment: "hi"}, {Retry: "5"}, {ID: "7", Event: "x.y", Data: "a\nb"}} {
+	r := sse.NewReader(strings.NewReader(": hi\n\nretry: 5\n\n\nretry: 6\n: there\nid: 6\ndata: z\n: within\n\n: twice\n: over\nid: 7\nevent: x.y\ndata: a\ndata:b\n\nid: 8\ndata: cut off"), 1<<10)
+	for _, want := range []sse.Frame{{Comment: "hi"}, {Retry: "5"}, {Retry: "6"}, {Comment: "there"}, {ID: "6", Data: "z", Comment: "within"}, {Comment: "twice"}, {Comment: "over"}, {ID: "7", Event: "x.y", Data: "a\nb"}} {
 		if got, err := r.Next(); err != nil || got != want {
 			t.Errorf("%+v, %v; want %+v", got, err, want)
 		}
