@@ -90,13 +90,22 @@ func (s *Supervisor) execute(hard context.Context, r *owned, push *record.Push) 
 		out.stop, out.err = r.agent.Runner.Run(ctx, r.task(), s.emitter(ctx, stop, r, push, word))
 	}()
 	spoke := func(e agent.Event) result { return result{word: &e, late: exited} }
+	left := func(told error) result { // it may have reported its end just before
+		select {
+		case e := <-word:
+			return spoke(e)
+		default:
+			out.told = told
+			return out
+		}
+	}
 	for r.told() == nil && hard.Err() == nil {
 		reached, in := r.clock.next()
 		select { // its own end comes before any limit
 		case e := <-word:
 			return spoke(e)
 		case <-exited:
-			return out
+			return left(nil)
 		default:
 		}
 		if reached != nil {
@@ -129,8 +138,7 @@ func (s *Supervisor) execute(hard context.Context, r *owned, push *record.Push) 
 	case e := <-word: // at the same time; it is true, and was first
 		return spoke(e)
 	case <-exited:
-		out.told = r.told()
-		return out
+		return left(r.told())
 	case <-timer.C:
 		return result{told: r.told(), late: exited}
 	}
