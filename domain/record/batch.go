@@ -1,6 +1,8 @@
 package record
 
 import (
+	"slices"
+
 	"github.com/runfacts/runfacts/domain/run"
 )
 
@@ -57,6 +59,12 @@ func (b *batch) add(e *entry, d run.Decision, limit int) bool {
 func (b *batch) seal(nonce string) {
 	b.after = b.fork.LastSeq
 	b.events = b.fork.Seal(b.candidates, nonce)
+}
+
+// lapsed reports whether nobody stands for any of it any more: should it be stored
+// after all, so be it.
+func (b *batch) lapsed() bool {
+	return !slices.ContainsFunc(b.entries, func(e *entry) bool { return !e.lapse.Load() })
 }
 
 // first returns how many events the batch's first AgentEvent has (with those

@@ -242,3 +242,53 @@ func TestWhoGivesUpIsToldTheMark(t *testing.T) {
 		h.mem.Away(false)
 	})
 }
+
+// What ends or takes over a run by evidence comes to nothing with its time: who was
+// silent in an outage may live.
+func TestEvidenceIsNotTrueForEver(t *testing.T) {
+	here(t, func(t *testing.T, h *house) {
+		id := h.start(t)
+		if _, err := h.Summary(within(t), id, ""); err != nil {
+			t.Fatal(err)
+		}
+		h.mem.Away(true)
+		over, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		var away *ledger.UnavailableError
+		var unknown *ledger.UnknownError
+		if _, err := h.Lose(over, id, run.Evidence{LastSeq: 1}); !errors.As(err, &unknown) {
+			t.Errorf("%v", err)
+		}
+		if _, err := h.Lose(over, "not_read_yet", run.Evidence{LastSeq: 1}); !errors.As(err, &away) {
+			t.Errorf("%v", err)
+		}
+		if _, err := h.Resume(over, "not_read_yet", "me", run.Evidence{LastSeq: 1}); !errors.As(err, &away) {
+			t.Errorf("%v", err)
+		}
+		// A cancel is a wish, and stays one.
+		if s, err := h.Cancel(over, id, 0, run.Cancellation{Reason: "enough"}); !errors.As(err, &away) || s.RunID != id {
+			t.Errorf("%+v, %v", s, err)
+		}
+		h.mem.Away(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if events := h.mem.Events(id); len(events) != 2 || events[1].Type != run.TypeRunCancelled {
+			t.Errorf("%d events", len(events))
+		}
+		// On its way it cannot be given up: whoever asks is told what came of it.
+		if _, _, err := h.Start(within(t), run.Start{ID: "other", AgentID: "a", Runtime: "r", Owner: "dead"}); err != nil {
+			t.Fatal(err)
+		}
+		release := h.mem.Hold()
+		go func() {
+			<-h.mem.Arrived()
+			time.Sleep(time.Minute)
+			release()
+		}()
+		brief, end := context.WithTimeout(context.Background(), time.Second)
+		defer end()
+		if s, err := h.Resume(brief, "other", "me", run.Evidence{LastSeq: 1}); err != nil || s.Owner != "me" {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}

@@ -38,7 +38,7 @@ func (w *writer) commit(ctx context.Context, b *batch) {
 }
 
 // append sends the frozen batch until the store says stored or refused; it
-// gives up only with ctx. Absence on a read would prove nothing: an append may
+// gives up only with ctx, or where all of it has lapsed. Absence on a read would prove nothing: an append may
 // still be queued somewhere.
 func (w *writer) append(ctx context.Context, b *batch) error {
 	answered := 0
@@ -63,7 +63,7 @@ func (w *writer) append(ctx context.Context, b *batch) error {
 			}
 		}
 		w.config.Observer.Appended(Unknown, len(b.events), 0)
-		if !wait(ctx, backoff(attempt)) {
+		if b.lapsed() || !wait(ctx, backoff(attempt)) {
 			return err
 		}
 	}

@@ -27,7 +27,8 @@ type entry struct {
 
 	act   act
 	final bool        // the act ends the run
-	brief bool        // who asks for the act gives it up with the wish for an answer
+	brief bool        // the act comes to nothing when who asks for it gives up before its facts are on their way
+	lapse atomic.Bool // it is not sent again either where its outcome is unknown
 	done  chan answer // for what is not an AgentEvent; holds the one answer, never blocks
 
 	seed  *run.State // what a run that was started here begins with; handed over

@@ -58,8 +58,8 @@ func (r *Recorder) add(ctx context.Context, e *entry) error {
 
 // ask hands e over and waits for its answer. When ctx ends first, the answer is
 // what is known of the run (zero: nothing), with an *ledger.UnavailableError. A
-// brief act comes to nothing then, unless its facts are on their way already: for
-// those it waits on.
+// brief act comes to nothing then, unless its facts are on their way already. For
+// those it waits on; only an end whose outcome is unknown is not sent again.
 func (r *Recorder) ask(ctx context.Context, e *entry) (Summary, error) {
 	if err := r.add(ctx, e); err != nil {
 		return Summary{}, err
@@ -73,6 +73,7 @@ func (r *Recorder) ask(ctx context.Context, e *entry) (Summary, error) {
 		if e.withdraw() {
 			r.queue.remove(e)
 		} else if e.brief {
+			e.lapse.Store(e.final)
 			a := <-e.done
 			return a.summary, a.err
 		}

@@ -75,6 +75,8 @@ func verdict(err error) (lease.Verdict, run.Seq, error) {
 	switch {
 	case err == nil, errors.As(err, &ended), errors.As(err, &fenced), errors.Is(err, ledger.ErrErased):
 		return lease.Closed, 0, nil
+	case unknown(err):
+		return 0, 0, &ledger.UnavailableError{Err: err}
 	case errors.As(err, &moved):
 		return lease.Moving, 0, nil
 	}

@@ -82,31 +82,35 @@ func (s *Supervisor) execute(hard context.Context, r *owned, push *record.Push) 
 	ctx, stop := context.WithCancelCause(hard)
 	defer stop(nil)
 	var out result
-	word := make(chan agent.Event, 1)
+	last := make(chan result, 1)
 	exited := make(chan struct{})
 	r.clock.start()
 	go func() {
 		defer close(exited)
-		out.stop, out.err = r.agent.Runner.Run(ctx, r.task(), s.emitter(ctx, stop, r, push, word))
+		out.stop, out.err = r.agent.Runner.Run(ctx, r.task(), s.emitter(ctx, stop, r, push, last))
 	}()
-	spoke := func(e agent.Event) result { return result{word: &e, late: exited} }
-	left := func(told error) result { // it may have reported its end just before
+	ended := func() *result { // by itself; nil: it has not
+		gone := false
 		select {
-		case e := <-word:
-			return spoke(e)
+		case <-exited:
+			gone = true
 		default:
-			out.told = told
-			return out
 		}
+		select {
+		case said := <-last: // it came before the exit
+			said.late = exited
+			return &said
+		default:
+		}
+		if gone {
+			return &out
+		}
+		return nil
 	}
 	for r.told() == nil && hard.Err() == nil {
 		reached, in := r.clock.next()
-		select { // its own end comes before any limit
-		case e := <-word:
-			return spoke(e)
-		case <-exited:
-			return left(nil)
-		default:
+		if by := ended(); by != nil { // before any limit
+			return *by
 		}
 		if reached != nil {
 			r.end(reached)
@@ -117,9 +121,7 @@ func (s *Supervisor) execute(hard context.Context, r *owned, push *record.Push) 
 			timer.Stop()
 		}
 		select {
-		case e := <-word:
-			timer.Stop()
-			return spoke(e)
+		case <-ctx.Done(): // it has reported its end
 		case <-exited:
 		case <-timer.C:
 		case <-r.clock.changed:
@@ -131,23 +133,38 @@ func (s *Supervisor) execute(hard context.Context, r *owned, push *record.Push) 
 		}
 		timer.Stop()
 	}
+	if by := ended(); by != nil { // at the same time; it was first
+		return *by
+	}
 	stop(r.told()) // nil: the process ends
 	timer := time.NewTimer(stopTime)
 	defer timer.Stop()
 	select {
-	case e := <-word: // at the same time; it is true, and was first
-		return spoke(e)
 	case <-exited:
-		return left(r.told())
+		out.told = r.told()
+		return out
 	case <-timer.C:
 		return result{told: r.told(), late: exited}
 	}
 }
 
-// emitter returns what the runtime reports through. The run's end is not handed
-// over but returned by way of word: it is recorded by finish, as every end is.
-func (s *Supervisor) emitter(ctx context.Context, stop context.CancelCauseFunc, r *owned, push *record.Push, word chan<- agent.Event) func(agent.Event) error {
+// emitter returns what the runtime reports through. What ends the run is not handed
+// over but returned by way of last, and ends ctx: it is recorded by finish, as every
+// end is.
+func (s *Supervisor) emitter(ctx context.Context, stop context.CancelCauseFunc, r *owned, push *record.Push, last chan<- result) func(agent.Event) error {
 	line := 0
+	end := func(how result, cause error) error {
+		select {
+		case last <- how:
+		default: // it was said before
+		}
+		stop(cause)
+		return agent.ErrEnded
+	}
+	refuse := func(err error, l *limit) error {
+		s.config.Observer.RuntimeFailed(r.id, err)
+		return end(result{told: l}, l)
+	}
 	return func(e agent.Event) error {
 		if ctx.Err() != nil {
 			return agent.ErrEnded
@@ -155,22 +172,17 @@ func (s *Supervisor) emitter(ctx context.Context, stop context.CancelCauseFunc, 
 		defer r.clock.reporting()()
 		s.config.Observer.Reported(e.Type)
 		if err := e.Check(); err != nil {
-			s.config.Observer.RuntimeFailed(r.id, err)
-			r.end(&limit{run.InvalidEvent, beginning(err.Error(), maxMessage), false})
-			return agent.ErrEnded
+			return refuse(err, &limit{run.InvalidEvent, err.Error(), false})
 		}
 		r.questions.follow(&e)
 		if err := blob.Offload(ctx, s.config.Blobs, r.id, s.config.Inline, &e); err != nil {
-			if ctx.Err() == nil {
-				s.config.Observer.RuntimeFailed(r.id, err)
-				r.end(&limit{"blob_store_failed", "what the runtime reported could not be kept", true})
+			if ctx.Err() != nil {
+				return agent.ErrEnded
 			}
-			return agent.ErrEnded
+			return refuse(err, &limit{"blob_store_failed", "what the runtime reported could not be kept", true})
 		}
 		if e.Type == agent.Done || e.Type == agent.Error {
-			word <- e // the first: ctx ends here
-			stop(agent.ErrEnded)
-			return agent.ErrEnded
+			return end(result{word: &e}, agent.ErrEnded)
 		}
 		line++
 		if push.Send(ctx, line, e) != nil {

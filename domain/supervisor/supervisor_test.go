@@ -91,7 +91,9 @@ type instance struct {
 	runtime *runtime
 	line    *ledgertest.Line
 	runs    *record.Runs
-	end     func()
+	task    agent.Task // of the run that was started last
+	stop    func()     // ends the supervisor
+	end     func()     // ends what is left
 
 	mu     sync.Mutex
 	named  map[named]int // how often announced; there: 100 more
@@ -177,10 +179,12 @@ func (w *world) join(name string, change func(*supervisor.Config)) *instance {
 	}
 	i.Supervisor = supervisor.New(c)
 	ctx, cancel := context.WithCancel(context.Background())
-	var parts sync.WaitGroup
-	parts.Go(func() { _ = i.runs.Run(ctx) })
-	parts.Go(func() { _ = i.Run(ctx) })
-	i.end = sync.OnceFunc(func() { cancel(); parts.Wait() })
+	owning, stop := context.WithCancel(ctx)
+	var recorders, owner sync.WaitGroup
+	recorders.Go(func() { _ = i.runs.Run(ctx) })
+	owner.Go(func() { _ = i.Run(owning) })
+	i.stop = sync.OnceFunc(func() { stop(); owner.Wait() })
+	i.end = sync.OnceFunc(func() { cancel(); i.stop(); recorders.Wait() })
 	return i
 }
 
@@ -204,8 +208,9 @@ func (i *instance) start(id run.ID) {
 	if err != nil || !created || s.Owner == "" || s.Epoch != 1 {
 		i.world.t.Fatalf("start: %+v, %v, %v", s, created, err)
 	}
-	if task := <-i.runtime.begun; task.RunID != string(id) || string(task.Input) != `{"q":1}` {
-		i.world.t.Fatalf("task %+v", task)
+	i.task = <-i.runtime.begun
+	if i.task.RunID != string(id) || string(i.task.Input) != `{"q":1}` {
+		i.world.t.Fatalf("task %+v", i.task)
 	}
 }
 
