@@ -16,6 +16,7 @@ type batch struct {
 
 	after  run.Seq // set by seal
 	events []run.Event
+	unsure bool // an answer to its append was lost
 }
 
 func newBatch(state *run.State) *batch { return &batch{fork: state.Fork()} }

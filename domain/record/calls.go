@@ -55,8 +55,14 @@ func (r *Runs) Start(ctx context.Context, s run.Start) (summary Summary, created
 		if errors.As(err, &unknown) && ctx.Err() != nil && trouble != nil {
 			return Summary{}, false, &ledger.UnknownError{Run: s.ID, Err: trouble}
 		}
+		unsure := trouble != nil // an answer was lost: it may be stored all the same
 		trouble = err
 		switch {
+		case err != nil && unsure && !errors.As(err, &unknown):
+			if summary, created, found := r.existing(ctx, s, &events[0]); found == nil && created {
+				return summary, true, nil
+			}
+			return Summary{}, false, err
 		case err == nil:
 			r.config.Observer.Started()
 			summary = summarize(state, "")

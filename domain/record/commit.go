@@ -27,6 +27,7 @@ func (w *writer) commit(ctx context.Context, b *batch) {
 		w.adopt(b)
 	case errors.As(err, &conflict):
 		w.reconcile(ctx, b)
+	case errors.As(err, &refused) && b.unsure && w.landed(ctx, b):
 	case errors.As(err, &refused) && b.first() < len(b.events):
 		// The append as a whole was refused. Its first AgentEvent alone tells
 		// whether that is at fault.
@@ -38,8 +39,8 @@ func (w *writer) commit(ctx context.Context, b *batch) {
 }
 
 // append sends the frozen batch until the store says stored or refused; it
-// gives up only with ctx, or where all of it has lapsed. Absence on a read would prove nothing: an append may
-// still be queued somewhere.
+// gives up only with ctx, or where all of it has lapsed. Absence on a read would
+// prove nothing: an append may still be queued somewhere.
 func (w *writer) append(ctx context.Context, b *batch) error {
 	answered := 0
 	for attempt := 0; ; attempt++ {
@@ -49,6 +50,7 @@ func (w *writer) append(ctx context.Context, b *batch) error {
 			w.public.trouble(nil)
 			return err
 		}
+		b.unsure = true
 		w.public.trouble(unknown.Err)
 		w.heard()
 		if unknown.Answered {
@@ -137,14 +139,7 @@ func (w *writer) stored(entries []*entry, ended bool) {
 // did not get in are decided again.
 func (w *writer) reconcile(ctx context.Context, b *batch) {
 	before := w.state.LastSeq
-	stored := 0
-	w.inFlight = b.entries
-	defer func() { w.inFlight = nil }()
-	err := w.readOn(ctx, func(e *run.Event) {
-		if stored < len(b.events) && e.Seq == b.events[stored].Seq && e.EventID() == b.events[stored].EventID() {
-			stored++
-		}
-	})
+	stored, err := w.seek(ctx, b)
 	if err == nil && w.state.LastSeq == before {
 		err = w.behind(ctx, before)
 	}
@@ -158,7 +153,36 @@ func (w *writer) reconcile(ctx context.Context, b *batch) {
 		w.answerAll(b.entries, err)
 		return
 	}
+	w.split(b, stored)
+}
+
+// seek reads on, and returns how many of a batch's events are in the stream.
+func (w *writer) seek(ctx context.Context, b *batch) (stored int, err error) {
+	w.inFlight = b.entries
+	defer func() { w.inFlight = nil }()
+	err = w.readOn(ctx, func(e *run.Event) {
+		if stored < len(b.events) && e.Seq == b.events[stored].Seq && e.EventID() == b.events[stored].EventID() {
+			stored++
+		}
+	})
+	return stored, err
+}
+
+// landed reports whether a batch that was refused in the end had been stored before
+// by a try whose answer was lost; then it is seen to.
+func (w *writer) landed(ctx context.Context, b *batch) bool {
+	stored, err := w.seek(ctx, b)
+	if err != nil || stored == 0 {
+		return false
+	}
+	w.split(b, stored)
+	return true
+}
+
+// split answers the entries whose facts are in a batch's first events, which are
+// stored, and has the others decided again.
+func (w *writer) split(b *batch, stored int) {
 	within, beyond := b.upTo(stored)
-	w.stored(within, stored == len(b.events) && b.fork.Terminal())
+	w.stored(within, stored == len(b.events) && b.fork != nil && b.fork.Terminal())
 	w.backlog.back(beyond...)
 }
