@@ -267,7 +267,7 @@ func (m *model) step() {
 		m.asked = make(map[string]run.ID)
 		m.mu.Unlock()
 		for call, id := range open {
-			value, _ := json.Marshal(strings.Repeat("!", m.roll(3000)))
+			value, _ := json.Marshal(strings.Repeat("!", m.roll(15_000)))
 			i := m.any()
 			m.ask(func(ctx context.Context) {
 				if _, err := i.Answer(ctx, id, agent.Answer{ToolCallID: call, Result: value}); err == nil {
