@@ -165,6 +165,20 @@ func (r *Runs) Finish(ctx context.Context, id run.ID, epoch uint64, end agent.Ev
 	}, true))
 }
 
+// Dequeue records that a queued run of that epoch has its turn, after it has waited.
+// Of a run that has it already nothing is recorded. Errors: as for Summary,
+// *run.EndedError, *run.FencedError.
+func (r *Runs) Dequeue(ctx context.Context, id run.ID, epoch uint64, waited time.Duration) (Summary, error) {
+	return r.ask(ctx, id, newAct(func(s *run.State, _ error) (run.Decision, error) {
+		if !s.Terminal() {
+			if err := s.MayWrite(epoch); err != nil {
+				return run.Decision{}, err
+			}
+		}
+		return s.Dequeue(waited, r.config.Now())
+	}, false))
+}
+
 // unreadable ends a run that cannot be read; why is what ends it beside the fault.
 func (r *Runs) unreadable(s *run.State, fault error, why string) (run.Decision, error) {
 	e := agent.Event{Type: agent.Error, ErrorCode: run.RunUnreadable, ErrorMessage: fault.Error()}

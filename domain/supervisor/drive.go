@@ -39,30 +39,62 @@ func (s *Supervisor) drive(hard context.Context, r *owned) (over bool) {
 // place back; mine is false where it is to end before. What was taken over runs
 // already, and does not wait.
 func (s *Supervisor) turn(hard context.Context, r *owned) (place func(), mine bool) {
-	begin := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		r.driven = true
-	}
 	if r.rejoin != nil {
-		begin()
+		s.begun(r)
 		return func() {}, true
 	}
-	timer := time.NewTimer(s.config.QueueTime)
-	defer timer.Stop()
-	if r.told() != nil { // drained or cancelled while it was being started
+	if !r.placed && !s.queue(hard, r) {
 		return nil, false
 	}
+	place = func() { <-s.slots }
+	r.placed = false
+	if r.told() != nil { // drained or cancelled while it was being started, or waited
+		place()
+		return nil, false
+	}
+	s.begun(r)
+	return place, true
+}
+
+func (s *Supervisor) begun(r *owned) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.driven = true
+}
+
+// queue waits for a slot, and until the run's stream says that its turn has come:
+// until then whoever inherits it may start the runtime. false: it is to end before.
+func (s *Supervisor) queue(hard context.Context, r *owned) bool {
+	timer := time.NewTimer(s.config.QueueTime)
+	defer timer.Stop()
 	select {
 	case s.slots <- struct{}{}:
-		begin()
-		return func() { <-s.slots }, true
 	case <-r.ending:
+		return false
 	case <-timer.C:
 		r.end(&limit{run.QueueTimeout, "the run waited too long for its turn", true})
+		return false
 	case <-hard.Done():
+		return false
 	}
-	return nil, false
+	r.placed = true
+	ctx, cancel := context.WithCancel(hard)
+	defer cancel()
+	recorded := make(chan error, 1)
+	go func() { // ends with ctx at the latest
+		_, err := s.config.Runs.Dequeue(ctx, r.id, r.summary.Epoch, time.Since(r.since))
+		recorded <- err
+	}()
+	select {
+	case err := <-recorded:
+		if err != nil && hard.Err() == nil {
+			r.end(broken(err))
+		}
+	case <-r.ending:
+		cancel()
+		<-recorded
+	}
+	return true
 }
 
 // result is how a runtime ended. At most one of word and told is set; without

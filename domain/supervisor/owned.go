@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/runfacts/runfacts/domain/agent"
 	"github.com/runfacts/runfacts/domain/ledger"
@@ -22,6 +23,8 @@ type owned struct {
 	created bool
 	err     error
 
+	placed bool          // it holds a slot, for a turn that has not begun; of the goroutine that drives it
+	since  time.Time     // it waits for its turn
 	driven bool          // it has its turn; the Supervisor's lock guards it
 	done   chan struct{} // closed when nothing more is recorded here
 	finish func()        // closes done, once
@@ -37,7 +40,7 @@ type owned struct {
 }
 
 func (s *Supervisor) newOwned(id run.ID, a Agent, input json.RawMessage) *owned {
-	r := &owned{id: id, agent: a, input: input, started: make(chan struct{}), done: make(chan struct{}), ending: make(chan struct{})}
+	r := &owned{id: id, agent: a, input: input, since: time.Now(), started: make(chan struct{}), done: make(chan struct{}), ending: make(chan struct{})}
 	r.clock = newClock(a.Limits)
 	r.questions = newQuestions(r.clock, s.config.Blobs)
 	r.finish = sync.OnceFunc(func() { close(r.done) })

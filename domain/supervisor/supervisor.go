@@ -287,6 +287,12 @@ func (s *Supervisor) begin(hard, request context.Context, r *owned, start run.St
 		close(r.started)
 		return
 	}
+	select {
+	case s.slots <- struct{}{}: // nobody waits before it: its turn comes with its start
+		r.placed = true
+	default:
+		start.Queued = true
+	}
 	r.summary, r.created, r.err = s.commit(hard, start)
 	switch {
 	case r.created || unknown(r.err): // the latter as the process ends
@@ -302,6 +308,9 @@ func (s *Supervisor) begin(hard, request context.Context, r *owned, start run.St
 	case r.created: // it was stored, and then could not be read
 		r.summary.Epoch = 1
 		over = s.finish(hard, r, nil, result{err: r.err})
+	}
+	if r.placed { // and was not driven
+		<-s.slots
 	}
 	if over { // else it stays named, so that somebody else ends it
 		s.config.Watch.Forget(r.id, lease.Owned)

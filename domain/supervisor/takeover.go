@@ -70,6 +70,9 @@ func (s *Supervisor) resume(hard context.Context, r *owned, e run.Evidence, answ
 	default:
 		over = s.drive(hard, r)
 	}
+	if r.placed {
+		<-s.slots
+	}
 	if over {
 		s.config.Watch.Forget(r.id, lease.Owned)
 	}
@@ -151,7 +154,9 @@ func (s *Supervisor) recall(hard context.Context, r *owned) error {
 			}
 		}
 	}
-	r.rejoin = &agent.Rejoin{Cursor: r.summary.Cursor}
+	if r.summary.Status != run.Queued { // its runtime may have begun
+		r.rejoin = &agent.Rejoin{Cursor: r.summary.Cursor}
+	}
 	return nil
 }
 

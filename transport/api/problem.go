@@ -62,6 +62,7 @@ func problemOf(err error) *problem {
 		ended      *run.EndedError
 		gap        *run.GapError
 		fenced     *run.ProducerFencedError
+		moved      *run.FencedError
 		calls      *run.TooManyCallsError
 		corrupt    *ledger.CorruptError
 		large      *run.TooLargeError
@@ -111,6 +112,8 @@ func problemOf(err error) *problem {
 		return &problem{404, "tool_call_not_found", noCall.Error(), nil}
 	case errors.As(err, &answered):
 		return &problem{409, "already_answered", answered.Error(), nil}
+	case errors.As(err, &moved):
+		return &problem{409, "run_taken_over", moved.Error() + "; ask again", nil}
 	case errors.As(err, &owned):
 		return &problem{409, "run_not_pushed", owned.Error(), nil}
 	case errors.As(err, &unasked):
