@@ -1,3 +1,5 @@
+//go:build linux
+
 package sandbox
 
 import (
@@ -9,16 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-)
-
-// Network is what a sandbox sees of the network.
-type Network int
-
-// The networks that there are.
-const (
-	NoNetwork   Network = iota // nothing, loopback is its own
-	OwnNetwork                 // the outside, by a user-mode stack; no port of this machine's loopback
-	HostNetwork                // all that this machine sees, its loopback too
 )
 
 // resolvers is a sandbox's resolv.conf, at most a pipe's content.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package sandbox
 
 import (
@@ -195,7 +197,7 @@ func (f *files) used() (total int64) {
 	for _, root := range f.roots {
 		var s unix.Statfs_t
 		if unix.Fstatfs(int(root.Fd()), &s) == nil { // it is open
-			total += int64(s.Blocks-s.Bfree)*s.Bsize + int64(s.Files-s.Ffree)*inodeSize
+			total += int64(s.Blocks-s.Bfree)*int64(s.Bsize) + int64(s.Files-s.Ffree)*inodeSize
 		}
 	}
 	return total
@@ -208,8 +210,8 @@ func (f *files) check(c *Config) error {
 		if err := unix.Fstatfs(int(root.Fd()), &s); err != nil {
 			return err
 		}
-		// Sizes are in whole pages.
-		if size := int64(s.Blocks) * s.Bsize; size < c.Disk || size >= c.Disk+s.Bsize || int64(s.Files) != c.inodes() {
+		page := int64(s.Bsize) // sizes are in whole ones
+		if size := int64(s.Blocks) * page; size < c.Disk || size >= c.Disk+page || int64(s.Files) != c.inodes() {
 			return errors.New(folders[i].target + " has " + strconv.FormatInt(size, 10) + " bytes and room for " + strconv.FormatUint(s.Files, 10) + " files")
 		}
 	}
