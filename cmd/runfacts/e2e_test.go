@@ -258,3 +258,36 @@ func freePort(t testing.TB) string {
 	defer listener.Close()
 	return listener.Addr().String()
 }
+
+// The node inside serve is this process's alone: whoever reaches loopback finds
+// the HTTP API there, and nothing else of ours.
+func TestServeListensOnOnePort(t *testing.T) {
+	server := spawn(t, "serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir())
+	descriptors := fmt.Sprintf("/proc/%d/fd/", server.cmd.Process.Pid)
+	fds, err := os.ReadDir(descriptors)
+	if err != nil {
+		t.Skip("this system does not tell a process's sockets: ", err)
+	}
+	ours := make(map[string]bool)
+	for _, fd := range fds {
+		if name, err := os.Readlink(descriptors + fd.Name()); err == nil { // it may be closed meanwhile
+			ours[strings.Trim(strings.TrimPrefix(name, "socket:"), "[]")] = true
+		}
+	}
+	const listening = "0A"
+	var ports []string
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, err := os.ReadFile(table)
+		if err != nil {
+			continue // no IPv6, perhaps
+		}
+		for row := range strings.Lines(string(text)) {
+			if f := strings.Fields(row); len(f) > 9 && f[3] == listening && ours[f[9]] {
+				ports = append(ports, f[1])
+			}
+		}
+	}
+	if len(ports) != 1 {
+		t.Errorf("it listens on %v", ports)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -165,7 +166,11 @@ func (c *serveCmd) Run(ctx context.Context, s streams) (err error) {
 		if err != nil {
 			return err
 		}
-		node, err := embedded.Open(embedded.Config{Addr: "127.0.0.1:0", DataDir: c.store(), Log: log, Rehearse: rehearsal})
+		address := "unix:" + filepath.Join(c.DataDir, "socket") // nobody else's business
+		if rehearsal != nil {
+			address = "127.0.0.1:0" // what plays a cluster sends its clients to addresses
+		}
+		node, err := embedded.Open(embedded.Config{Addr: address, DataDir: c.store(), Log: log, Rehearse: rehearsal})
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ const (
 
 // Config is what a node needs.
 type Config struct {
-	Addr    string // host:port to listen on; port 0 picks a free one
+	Addr    string // host:port to listen on; port 0 picks a free one; or unix:FOLDER, no port but a socket there
 	DataDir string // made where there is none
 	Log     zerolog.Logger
 	FS      vfs.FS // nil: the disk; tests put faults in
@@ -55,7 +55,7 @@ type Node struct {
 // Open opens the data folder and binds the address. A folder that another
 // process uses is refused. The node serves once Run runs.
 func Open(c Config) (*Node, error) {
-	listener, err := net.Listen("tcp", c.Addr)
+	listener, err := listen(c.Addr)
 	if err != nil {
 		return nil, err
 	}
@@ -63,6 +63,7 @@ func Open(c Config) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
+	sweep(listener)
 	n := &Node{log: c.Log, store: s, index: whole{s}, listener: listener, id: uuid.New(), stopping: make(chan struct{})}
 	if c.Rehearse != nil {
 		n.stage = newStage(n, *c.Rehearse)
@@ -71,7 +72,7 @@ func Open(c Config) (*Node, error) {
 	return n, nil
 }
 
-// Addr is where the node listens.
+// Addr is where the node listens; of no meaning where that is a socket.
 func (n *Node) Addr() *net.TCPAddr {
 	addr, ok := n.listener.Addr().(*net.TCPAddr)
 	if !ok {
@@ -80,8 +81,12 @@ func (n *Node) Addr() *net.TCPAddr {
 	return addr
 }
 
-// ConnectionString is for a client on this machine.
+// ConnectionString is for a client on this machine, or where the node listens on
+// a socket, for transport/eventstore in this process.
 func (n *Node) ConnectionString() string {
+	if path, ok := n.listener.Addr().(*net.UnixAddr); ok {
+		return socketPrefix + path.String()
+	}
 	host := n.Addr().IP
 	if host.IsUnspecified() {
 		host = net.IPv4(127, 0, 0, 1)

@@ -28,7 +28,13 @@ func TestMain(m *testing.M) {
 // startNode runs a node until the test ends, or the returned call.
 func startNode(t testing.TB, dir string) (node *embedded.Node, stop func()) {
 	t.Helper()
-	node, err := embedded.Open(embedded.Config{Addr: "127.0.0.1:0", DataDir: dir, Log: zerolog.Nop()})
+	return runNode(t, embedded.Config{Addr: "127.0.0.1:0", DataDir: dir, Log: zerolog.Nop()})
+}
+
+// runNode is startNode with another configuration.
+func runNode(t testing.TB, c embedded.Config) (node *embedded.Node, stop func()) {
+	t.Helper()
+	node, err := embedded.Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}

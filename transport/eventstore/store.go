@@ -40,7 +40,7 @@ const (
 
 // Config is where the store is.
 type Config struct {
-	ConnectionString string // esdb:// or esdb+discover://; TLS and credentials are the user's
+	ConnectionString string // esdb:// or esdb+discover://, TLS and credentials are the user's; or unix:PATH, an embedded node's socket
 	MaxAppend        int    // bytes of one append that are wished for; 0: a million
 	Log              zerolog.Logger
 }

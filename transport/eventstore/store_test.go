@@ -101,3 +101,11 @@ func TestSide(t *testing.T) {
 	url := storeURL(t)
 	ledgertest.RunSide(t, openStore(t, url), fmt.Sprintf("side_%d", time.Now().UnixNano()))
 }
+
+// A node of this process is reached without a port.
+func TestOverASocket(t *testing.T) {
+	node, _ := startNode(t, "unix:"+t.TempDir(), t.TempDir())
+	if err := openStore(t, node.ConnectionString()).Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -19,11 +19,20 @@ type target struct {
 	secure bool   // TLS
 	caFile string // "": the system's
 	many   bool   // a cluster, or a name to be looked up
+	socket string // unix:PATH, in place of hosts; "": none
 }
+
+// socketPrefix is how the target of a node in this process begins. The client's
+// connection strings cannot say it, but the client hands gRPC an address as it
+// is, and gRPC knows these.
+const socketPrefix = "unix:"
 
 // parseTarget reads a connection string. Certificates are not read yet: a file
 // that is not there today may be tomorrow.
 func parseTarget(text string) (target, error) {
+	if strings.HasPrefix(text, socketPrefix) {
+		return target{text: "esdb://localhost?tls=false", hosts: text, socket: text}, nil
+	}
 	scheme, rest, _ := strings.Cut(text, "://")
 	authority, query, _ := strings.Cut(rest, "?")
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
@@ -72,6 +81,9 @@ func (t target) configuration() (*esdb.Configuration, error) {
 	config, err := esdb.ParseConnectionString(t.text)
 	if err != nil {
 		return nil, errUnreadable
+	}
+	if t.socket != "" {
+		config.Address = t.socket
 	}
 	if t.caFile == "" {
 		return config, nil
