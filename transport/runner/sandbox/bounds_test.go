@@ -34,9 +34,9 @@ func TestBoundsAreBounds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := defaults("")
-			c.Command = []string{"python3", "-c", "import time\nk=[]\n" + script + "\nprint('taken')"}
+			c.Command = []string{"python3", "-c", "import time\nk=[]\nprint('begun',flush=True)\n" + script + "\nprint('taken')"}
 			c.Disk, c.Memory = 48<<20, 150<<20
-			if o := play(t, c, "null"); o.err == nil || strings.Contains(o.text, "taken") {
+			if o := play(t, c, "null"); o.err == nil || o.text != "begun\n" {
 				t.Errorf("%v, %q", o.err, o.text)
 			}
 		})
@@ -56,6 +56,7 @@ func TestWithinBounds(t *testing.T) {
 func TestBoundsAreLogged(t *testing.T) {
 	var log bytes.Buffer
 	open(t, defaults("true"), zerolog.New(&log))
+	t.Log(log.String())
 	for _, part := range []string{`"sandbox bounds"`, `"memory":"`, `"disk_files":1024`, `"network":"none"`} {
 		if !strings.Contains(log.String(), part) {
 			t.Errorf("%s does not say %s", log.String(), part)
