@@ -3,15 +3,16 @@ package main
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml"
 	"github.com/rs/zerolog"
 
 	"github.com/runfacts/runfacts/domain/supervisor"
+	"github.com/runfacts/runfacts/transport/runner/sandbox"
 )
 
 // configure writes a configuration file and returns its path.
@@ -93,9 +94,7 @@ func TestZeroIsNotAbsent(t *testing.T) {
 // The snapshot is the effective configuration: defaults filled in, secrets by
 // name only. It is the same for the same configuration.
 func TestSnapshotIsTheEffectiveConfiguration(t *testing.T) {
-	if _, err := exec.LookPath("bwrap"); err != nil {
-		t.Skip("bubblewrap is not installed (apt-get install bubblewrap)")
-	}
+	need(t, "bwrap")
 	t.Setenv("RUNFACTS_TEST_SECRET", "hunter2")
 	path := configure(t, "agents:\n  shell:\n    runtime: sandbox\n    sandbox:\n      command: [sh, -c, 'echo <hi>']\n      memory: 1GiB\n"+
 		"      timeout: 90s\n      env_from: {KEY: RUNFACTS_TEST_SECRET}\n")
@@ -137,5 +136,18 @@ func TestServeRefusesAConfigurationThatIsWrong(t *testing.T) {
 	code := run(t.Context(), []string{"serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--config", configure(t, "agent: {}\n")}, &errs, &errs)
 	if code != 1 || !strings.Contains(errs.String(), "[1:1]") {
 		t.Errorf("exit %d: %s", code, errs.String())
+	}
+}
+
+// What a sandbox's network is written as, and told as in its snapshot.
+func TestNetworkIsFalseTrueOrHost(t *testing.T) {
+	for text, want := range map[string]sandbox.Network{"false": sandbox.NoNetwork, "true": sandbox.OwnNetwork, "host": sandbox.HostNetwork} {
+		var c sandboxConfig
+		if err := yaml.Unmarshal([]byte("network: "+text), &c); err != nil || networks[c.Network] != want {
+			t.Errorf("%s: %v, %v", text, c.Network, err)
+		}
+		if told, err := json.Marshal(c.Network); err != nil || strings.Trim(string(told), `"`) != text {
+			t.Errorf("%s: %s, %v", text, told, err)
+		}
 	}
 }

@@ -33,11 +33,7 @@ var greedy = map[string]struct{ script, end string }{
 // Whatever sandboxes take and leave, three of a kind at once, the server's own
 // memory stays where it is, and a run that ends well has left all of it.
 func TestServerIsNotWhatSandboxesEat(t *testing.T) {
-	for _, tool := range []string{"bwrap", "python3"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip(tool, " is not installed")
-		}
-	}
+	need(t, "bwrap", "python3")
 	config := strings.Builder{}
 	config.WriteString("agents:\n")
 	for name, agent := range greedy {
@@ -78,6 +74,21 @@ func TestServerIsNotWhatSandboxesEat(t *testing.T) {
 	}
 	if left, err := filepath.Glob(filepath.Join(tmp, "runfacts*")); err != nil || len(left) > 0 {
 		t.Errorf("in the temporary folder: %v, %v", left, err)
+	}
+}
+
+// need skips a test where a program is missing; where all are said to be there it
+// fails.
+func need(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err == nil {
+			continue
+		}
+		if os.Getenv("RUNFACTS_TEST_ALL") != "" {
+			t.Fatal("RUNFACTS_TEST_ALL is set, but ", program, " is not installed")
+		}
+		t.Skip(program, " is not installed")
 	}
 }
 
