@@ -1,8 +1,11 @@
 package main
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -67,6 +70,7 @@ func TestServerIsNotWhatSandboxesEat(t *testing.T) {
 			}
 		})
 	}
+	whole(t, a, "large_0")
 	if now := peak(t, server.cmd.Process.Pid); now > idle+100<<20 {
 		t.Errorf("the server took %d MB, %d MB when idle", now>>20, idle>>20)
 	} else {
@@ -74,6 +78,37 @@ func TestServerIsNotWhatSandboxesEat(t *testing.T) {
 	}
 	if left, err := filepath.Glob(filepath.Join(tmp, "runfacts*")); err != nil || len(left) > 0 {
 		t.Errorf("in the temporary folder: %v, %v", left, err)
+	}
+}
+
+// whole compares what is kept of a run's artifact with what its event says.
+func whole(t *testing.T, a client, id string) {
+	t.Helper()
+	frames, hangUp := a.watch(id, 1)
+	f, err := nextEvent(frames)
+	hangUp()
+	var event struct {
+		Payload struct {
+			ArtifactID string `json:"artifact_id"`
+			Checksum   string
+			Size       int64
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(f.Data), &event)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.Get(a.url + "/api/agent-runs/" + id + "/artifacts/" + event.Payload.ArtifactID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	hash := sha256.New()
+	n, err := io.Copy(hash, response.Body)
+	if err != nil || n != 60<<20 || n != event.Payload.Size || fmt.Sprintf("sha256:%x", hash.Sum(nil)) != event.Payload.Checksum {
+		t.Errorf("%s: %d bytes are kept, %v", f.Data, n, err)
 	}
 }
 

@@ -57,7 +57,7 @@ func outside(t *testing.T) string {
 			return ip.IP.String()
 		}
 	}
-	cannot(t, "this machine has no address but loopback's, so there is no outside")
+	t.Skip("this machine has no address but loopback's, so there is no outside")
 	return ""
 }
 

@@ -37,7 +37,7 @@ func (r *Runner) start(task agent.Task) (p *process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer handover.conn.Close()
+	defer handover.close()
 	pipes.theirs = append(pipes.theirs, theirs)
 	info := pipes.read()
 	pipes.hold(r.filter)
@@ -91,7 +91,7 @@ func (r *Runner) start(task agent.Task) (p *process, err error) {
 		p.stack, err = startStack(r.slirp, cmd.Process.Pid, p.group)
 	}
 	if err != nil {
-		handover.conn.Close() // ends the process
+		handover.close() // ends the process
 		p.wait()
 		p.discard()
 		return nil, err

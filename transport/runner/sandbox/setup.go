@@ -184,6 +184,9 @@ func (h *handover) proceed() error {
 	return err
 }
 
+// close gives the process up, where it waits still.
+func (h *handover) close() { _ = h.conn.Close() } // twice is an error only
+
 // files is what a sandbox may write to, held from outside: it is all there
 // until close, and gone then, whatever becomes of this process.
 type files struct{ roots []*os.File }
