@@ -75,3 +75,16 @@ func TestExamples(t *testing.T) {
 		}
 	})
 }
+
+// Nobody waits for an example whose server is not there.
+func TestExamplesSayThatTheServerIsDown(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("python3 is not installed")
+	}
+	cmd := exec.Command(python, "-c", example(t, "python"))
+	cmd.Env = append(os.Environ(), "RUNFACTS_URL=http://"+freePort(t))
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "the run was not started (503)") || !strings.Contains(string(out), "does not answer") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
