@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/runfacts/runfacts/domain/agent"
@@ -211,7 +212,7 @@ func (s *Supervisor) emitter(ctx context.Context, stop context.CancelCauseFunc, 
 			if ctx.Err() != nil {
 				return agent.ErrEnded
 			}
-			return refuse(err, &limit{"blob_store_failed", "what the runtime reported could not be kept", true})
+			return refuse(err, unkept(err))
 		}
 		if e.Type == agent.Done || e.Type == agent.Error {
 			return end(result{word: &e}, agent.ErrEnded)
@@ -222,4 +223,13 @@ func (s *Supervisor) emitter(ctx context.Context, stop context.CancelCauseFunc, 
 		}
 		return nil
 	}
+}
+
+// unkept is how a run ends whose runtime reported what cannot be kept.
+func unkept(err error) *limit {
+	var large *blob.TooLargeError
+	if errors.As(err, &large) {
+		return &limit{"artifact_too_large", "the runtime reported an artifact of " + large.Error(), false}
+	}
+	return &limit{"blob_store_failed", "what the runtime reported could not be kept", true}
 }

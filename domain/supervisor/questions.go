@@ -115,6 +115,7 @@ func (q *questions) whole(ctx context.Context, a agent.Answer) (agent.Answer, er
 	if a.Full == nil {
 		return a, nil
 	}
+	var damaged *blob.DamagedError
 	for {
 		content, err := q.read(ctx, a.Full)
 		switch {
@@ -125,7 +126,7 @@ func (q *questions) whole(ctx context.Context, a agent.Answer) (agent.Answer, er
 		case err == nil:
 			a.Result, a.Full = content, nil
 			return a, nil
-		case errors.Is(err, blob.ErrNotFound):
+		case errors.Is(err, blob.ErrNotFound), errors.As(err, &damaged):
 			return agent.Answer{}, &agent.Failure{Code: "blob_store_failed", Message: "an answer to the runtime is not kept here"}
 		}
 		timer := time.NewTimer(blobPause)
@@ -144,9 +145,5 @@ func (q *questions) read(ctx context.Context, full *agent.Full) ([]byte, error) 
 		return nil, err
 	}
 	defer content.Close() //nolint:errcheck // it was read only
-	b, err := io.ReadAll(io.LimitReader(content, full.Size))
-	if err == nil && int64(len(b)) < full.Size {
-		err = io.ErrUnexpectedEOF
-	}
-	return b, err
+	return io.ReadAll(blob.NewReader(content, full.Checksum))
 }
