@@ -20,7 +20,7 @@ func CheckID(id string) error {
 	case strings.TrimSpace(id) == "":
 		return errors.New("must not be blank")
 	case !utf8.ValidString(id), strings.ContainsFunc(id, func(r rune) bool { return unicode.IsControl(r) || r == '/' }), id == ".", id == "..":
-		return errors.New("must be what a file may be called: UTF-8 without control characters and slashes, and neither . nor ..")
+		return errors.New("must be what a file may be called: UTF-8 without control characters and slashes, neither \".\" nor \"..\"")
 	}
 	return nil
 }

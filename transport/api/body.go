@@ -59,6 +59,7 @@ type body struct {
 	raw     io.ReadCloser
 	from    io.Reader // what is in raw; nil: raw itself
 	control *http.ResponseController
+	asks    bool // the client sends none of it before somebody reads (Expect: 100-continue)
 	began   time.Time
 	read    int64
 	err     error // of raw; sticky
@@ -76,8 +77,11 @@ func (s *Server) bodies(next echo.HandlerFunc) echo.HandlerFunc {
 		if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 			return next(c)
 		}
-		b := &body{raw: r.Body, control: http.NewResponseController(c.Response()), began: time.Now(), pace: s.paces.small}
+		b := &body{raw: r.Body, control: http.NewResponseController(c.Response()), asks: r.Header.Get("Expect") != "", began: time.Now(), pace: s.paces.small}
+		// In a copy: net/http looks at its own request to know what it may leave unread.
+		r = r.WithContext(r.Context())
 		r.Body = b
+		c.SetRequest(r)
 		// Also for handlers that do not read: net/http reads on before it answers.
 		if err := b.arm(); err != nil {
 			return err
@@ -193,7 +197,7 @@ func (b *body) Close() error { return b.raw.Close() }
 // does not come the deadline stays as it is, passed: the connection is closed
 // behind the answer.
 func (b *body) discard() {
-	if b.err != nil {
+	if b.err != nil || b.asks && b.read == 0 {
 		return
 	}
 	b.mu.Lock()

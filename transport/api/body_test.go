@@ -208,6 +208,18 @@ func TestWhatComesSlowlyIsWaitedFor(t *testing.T) {
 	}
 }
 
+// Who asks before it sends is told at once, and sends nothing.
+func TestARefusalCostsNoUpload(t *testing.T) {
+	h := open(t)
+	c := h.dial()
+	if _, err := fmt.Fprint(c, "PUT /api/agent-runs/nobody/artifacts/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if a := h.reply(c); a.status != 404 || a.fields["code"] != "run_not_found" {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+}
+
 func pack(t *testing.T, text string) string {
 	t.Helper()
 	var b bytes.Buffer

@@ -95,6 +95,8 @@ func decode(body []byte, into any) error {
 	switch {
 	case errors.As(err, &mistyped) || err == nil && members == nil:
 		return invalid("", "the body must be a JSON object")
+	case tooDeep(err):
+		return invalid("", "the body "+agent.ErrTooDeep.Error())
 	case err != nil:
 		return &problem{http.StatusBadRequest, "invalid_json", err.Error(), nil}
 	}
@@ -110,6 +112,13 @@ func decode(body []byte, into any) error {
 		return invalid("", err.Error())
 	}
 	return nil
+}
+
+// tooDeep reports whether encoding/json gave up on what is nested too deep for it,
+// and so for us: it parses, and is wrong.
+func tooDeep(err error) bool {
+	var syntax *json.SyntaxError
+	return errors.As(err, &syntax) && strings.HasSuffix(syntax.Error(), "exceeded max depth")
 }
 
 // names returns the members that a pointer to a struct reads.

@@ -86,6 +86,17 @@ func TestWhatIsNotKnownIsNotDroppedInSilence(t *testing.T) {
 			t.Errorf("%q: %d %s", body, a.status, a.text)
 		}
 	}
+	for _, depth := range []int{300, 9_000, 20_000} { // encoding/json gives up at 10,000
+		deep := strings.Repeat("[", depth) + strings.Repeat("]", depth)
+		for target, body := range map[string]string{
+			"/api/agent-runs": `{"agent_id":"a","runtime":"push","input":` + deep + `}`, path + "/tool-results": `{"tool_call_id":"c","result":` + deep + `}`,
+			path + "/agent-events": `[{"type":"tool_result","tool_name":"t","tool_call_id":"c","tool_result":` + deep + `}]`,
+		} {
+			if a := h.do("POST", target, body); a.status != 422 || !strings.Contains(a.text, "256 levels") {
+				t.Errorf("%s, %d deep: %d %.200s", target, depth, a.status, a.text)
+			}
+		}
+	}
 	for _, body := range []string{`null`, `3`, `"x"`, `[]`} {
 		if a := h.do("POST", "/api/agent-runs", body); a.status != 422 {
 			t.Errorf("%q: %d %s", body, a.status, a.text)
@@ -248,9 +259,9 @@ func TestARunMayHaveSoManyOpenCalls(t *testing.T) {
 // slow is a ResponseWriter that knows its deadlines.
 type slow struct {
 	*httptest.ResponseRecorder
-	deadlines, flushes int
-	largest            int
-	full               bool
+	deadlines int
+	largest   int
+	full      bool
 }
 
 func (s *slow) SetWriteDeadline(t time.Time) error {

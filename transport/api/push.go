@@ -182,7 +182,9 @@ func (s *Server) sendArray(c echo.Context, id run.ID, p *record.Push) error {
 		return err
 	}
 	var elements []json.RawMessage
-	if err := json.Unmarshal(body, &elements); err != nil || elements == nil {
+	if err := json.Unmarshal(body, &elements); tooDeep(err) {
+		return &problem{http.StatusUnprocessableEntity, "invalid_event", "the array " + agent.ErrTooDeep.Error(), nil}
+	} else if err != nil || elements == nil {
 		return &problem{http.StatusBadRequest, "invalid_json", "the body is not a JSON array", nil}
 	}
 	events := make([]agent.Event, len(elements))
