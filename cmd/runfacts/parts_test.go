@@ -287,3 +287,24 @@ func TestCheckWalksBlobs(t *testing.T) {
 		t.Errorf("exit %d: %s", code, out)
 	}
 }
+
+func TestHeartbeatsAreToldOncePerChange(t *testing.T) {
+	var log bytes.Buffer
+	o := &observer{metrics: metrics.New(), log: zerolog.New(&log)}
+	away := errors.New("away")
+	for _, err := range []error{nil, away, away, away, nil, nil, away} {
+		o.Beat(err, time.Millisecond)
+	}
+	o.Ended("r", true, runs.Completed)
+	var told []string
+	for line := range bytes.Lines(log.Bytes()) {
+		var fields map[string]any
+		if err := json.Unmarshal(line, &fields); err != nil {
+			t.Fatal(err)
+		}
+		told = append(told, strings.TrimSpace(strings.Join([]string{fields["level"].(string), fields["message"].(string)}, " ")))
+	}
+	if got := strings.Join(told, ", "); got != "warn heartbeat, info heartbeat, warn heartbeat, info run ended" {
+		t.Errorf("%s", got)
+	}
+}
