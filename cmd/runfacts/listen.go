@@ -53,13 +53,22 @@ func (l logFlags) logger(s streams) zerolog.Logger {
 
 // plain is a log of lines, such as net/http writes, that become lines like all
 // others.
-func plain(l zerolog.Logger) *log.Logger { return log.New(lines{l}, "", 0) }
+func plain(l zerolog.Logger) *log.Logger { return log.New(lines{l, "net/http"}, "", 0) }
 
-type lines struct{ log zerolog.Logger }
+type lines struct {
+	log  zerolog.Logger
+	from string
+}
 
 func (l lines) Write(b []byte) (int, error) {
-	l.log.Warn().Str("from", "net/http").Msg(strings.TrimSpace(string(b)))
+	l.log.Warn().Str("from", l.from).Msg(strings.TrimSpace(string(b)))
 	return len(b), nil
+}
+
+// plainly makes what libraries write by the standard logger lines like all others.
+func plainly(s streams) {
+	log.SetFlags(0)
+	log.SetOutput(lines{logFlags{LogLevel: "info"}.logger(s), "standard log"})
 }
 
 type logFlags struct {

@@ -31,6 +31,7 @@ type cli struct {
 
 func main() {
 	sandbox.Setup() // where this process is there to set one up
+	plainly(streams{os.Stdout, os.Stderr})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process as it ends any other
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)

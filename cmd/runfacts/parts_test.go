@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	stdlog "log"
 	"net"
 	"net/http"
 	"os"
@@ -184,6 +185,10 @@ func TestLogLinesAreOrderedWithinASecond(t *testing.T) {
 	log := logFlags{LogLevel: "info"}.logger(streams{nil, &b})
 	log.Info().Msg("x")
 	plain(log).Print("y")
+	was, flags := stdlog.Writer(), stdlog.Flags()
+	defer func() { stdlog.SetOutput(was); stdlog.SetFlags(flags) }()
+	plainly(streams{nil, &b})
+	stdlog.Print("z")
 	for line := range bytes.Lines(b.Bytes()) {
 		var fields struct{ Time, Message string }
 		if err := json.Unmarshal(line, &fields); err != nil {

@@ -23,6 +23,8 @@ func ParseOrigin(text string) (string, error) {
 		return "", fmt.Errorf("%q is not an origin: it must be http://host or https://host, with a port where it has one", text)
 	case u.Path != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.User != nil || strings.Contains(text, "#"):
 		return "", fmt.Errorf("%q is not an origin: nothing may stand behind the host and its port", text)
+	case strings.ContainsFunc(u.Host, func(r rune) bool { return r > '~' }):
+		return "", fmt.Errorf("%q is not an origin: write the host as browsers send it, xn--…", text)
 	case strings.ContainsAny(u.Host, "*?"):
 		return "", fmt.Errorf("%q is not an origin: name each of them, there are no patterns", text)
 	}

@@ -128,7 +128,7 @@ func TestAnOriginIsASchemeAndAHost(t *testing.T) {
 		"https://page.example": "https://page.example", "http://localhost:5173": "http://localhost:5173", "HTTPS://Page.Example:443": "https://page.example",
 		"http://h:80": "http://h", "http://[::1]:3000": "http://[::1]:3000",
 		"page.example": "", "https://": "", "https://page.example/": "", "https://page.example/x": "", "https://page.example?x": "", "https://page.example#x": "",
-		"https://u:p@page.example": "", "*": "", "https://*.example": "", "null": "", "": "", "ftp://x": "", "//x": "", "https://a b": "",
+		"https://u:p@page.example": "", "*": "", "https://*.example": "", "null": "", "": "", "ftp://x": "", "//x": "", "https://a b": "", "https://bücher.example": "", "https://xn--bcher-kva.example": "https://xn--bcher-kva.example",
 	} {
 		got, err := ParseOrigin(text)
 		if got != want || (err == nil) != (want != "") {

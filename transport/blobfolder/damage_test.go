@@ -71,6 +71,42 @@ func TestCheckNamesWhatIsDamaged(t *testing.T) {
 	}
 }
 
+// Each byte of a blob flipped in turn, and each length of it: no reader gets it
+// whole, and check names it.
+func TestNoDamageIsPassedOver(t *testing.T) {
+	path := t.TempDir()
+	f := open(t, path)
+	good := []byte("some bytes that somebody relies on")
+	sum := put(t, f, "one", string(good))
+	try := func(what string, at int, bad []byte) {
+		t.Helper()
+		if err := os.WriteFile(content(path, sum), bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := f.Open(t.Context(), sum)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		var damaged *blob.DamagedError
+		if got, err := io.ReadAll(blob.NewReader(r, sum)); !errors.As(err, &damaged) || len(got) > 0 {
+			t.Errorf("%s %d: %q, %v", what, at, got, err)
+		}
+		if report, err := blobfolder.Check(path); err != nil || len(report.Faults) != 1 || !strings.Contains(report.Faults[0], sum) {
+			t.Errorf("%s %d: %+v, %v", what, at, report, err)
+		}
+	}
+	for i := range good {
+		bad := bytes.Clone(good)
+		bad[i] ^= 1 << (i % 8)
+		try("flipped", i, bad)
+		try("cut", i, good[:i])
+	}
+	if got, err := read(t, f, put(t, f, "two", string(good))); got != string(good) || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // What a crash left half written goes with the next opening; what another
 // instance is writing stays.
 func TestLeftoversAreSwept(t *testing.T) {
