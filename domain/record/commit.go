@@ -149,6 +149,11 @@ func (w *writer) reconcile(ctx context.Context, b *batch) {
 		w.backlog.back(b.entries...)
 		w.restart(back)
 		return
+	case unreadable(err):
+		w.backlog.back(b.entries...)
+		w.forget()
+		w.refuse(ctx, err)
+		return
 	case err != nil:
 		w.answerAll(b.entries, err)
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
@@ -18,28 +19,34 @@ var errUnwanted = errors.New("nobody asks for the run any more")
 // readOn folds what the leader has behind the state's last event, and shows it
 // to see, if that is not nil. It outlasts an unavailable store, for as long as
 // anybody waits; ctx ends it. An *ledger.SetBackError says that the store does not
-// have what the state was folded from.
+// have what the state was folded from: the last event is read again to find out.
 func (w *writer) readOn(ctx context.Context, see func(*run.Event)) error {
 	state := w.state
 	if state == nil {
 		state = &run.State{}
 	}
 	known := state.LastSeq
-	for more := true; more; {
-		page, err := w.page(ctx, state.LastSeq)
+	for after := max(known, 1) - 1; ; after = state.LastSeq {
+		page, err := w.page(ctx, after)
 		if err != nil {
 			return err
 		}
+		more := len(page) >= readPage.Events || full(page)
+		if known > 0 && after < known {
+			if len(page) == 0 {
+				if err := w.behind(ctx, known); err != nil {
+					return err
+				}
+				continue // it was not to be seen yet
+			}
+			if !state.Ends(&page[0]) {
+				return &ledger.SetBackError{Run: w.id, Known: known, Ends: page[0].Seq - 1}
+			}
+			page = page[1:]
+		}
 		producers := []string{""}
 		for i := range page {
-			err := state.Apply(&page[i])
-			var broken *run.BrokenChainError
-			if errors.As(err, &broken) && known > 0 && page[i].Seq == known+1 {
-				// It follows another event than ours. Whether it is in its right
-				// place is seen when the run is read from its beginning.
-				return &ledger.SetBackError{Run: w.id, Known: known, Ends: known}
-			}
-			if err != nil {
+			if err := state.Apply(&page[i]); err != nil {
 				return &ledger.CorruptError{Run: w.id, Seq: page[i].Seq, Err: err}
 			}
 			if source := page[i].Source; source != nil {
@@ -50,12 +57,28 @@ func (w *writer) readOn(ctx context.Context, see func(*run.Event)) error {
 			}
 		}
 		if state.LastSeq > 0 {
-			w.state = state
+			w.state, w.seen = state, time.Now()
 			w.publish(producers...)
 		}
-		more = len(page) >= readPage.Events || full(page)
+		if !more {
+			return nil
+		}
 	}
-	return nil
+}
+
+// begins makes sure that the run still begins where it did: retention may have
+// cut it, and somebody may have deleted it, with nothing to be seen at its end.
+func (w *writer) begins(ctx context.Context) error {
+	for attempt := 0; ; attempt++ {
+		_, err := w.config.Ledger.Read(ctx, w.id, 0, ledger.Page{Events: 1, Bytes: 1})
+		var away *ledger.UnavailableError
+		if !errors.As(err, &away) {
+			return err
+		}
+		if err := w.outlast(ctx, attempt, err); err != nil {
+			return err
+		}
+	}
 }
 
 // page reads the next page after seq, once the store is there.

@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/runfacts/runfacts/domain/ledger"
 	"github.com/runfacts/runfacts/domain/run"
@@ -24,7 +25,8 @@ type writer struct {
 
 	state    *run.State // nil: not read yet
 	backlog  backlog
-	inFlight []*entry // of a batch whose append is being explained
+	inFlight []*entry  // of a batch whose append is being explained
+	seen     time.Time // when the store last showed the run as the state has it
 	halves   halves
 	received map[string]run.Mark // by producer: the highest number taken, where that is above its mark
 	over     bool                // the Watcher was told that the run has ended
@@ -39,6 +41,10 @@ func (w *writer) run(ctx context.Context) {
 		case w.state == nil && !w.plant():
 			if err := w.readOn(ctx, nil); err != nil {
 				w.refuse(ctx, err)
+			}
+		case time.Since(w.seen) > unseen:
+			if err := w.wholly(ctx); err != nil {
+				w.unreadOn(ctx, err)
 			}
 		default:
 			if b := w.prepare(ctx); b != nil {
@@ -78,7 +84,7 @@ func (w *writer) weight() int {
 func (w *writer) plant() bool {
 	e := w.backlog.front()
 	if e.seed != nil {
-		w.state = e.seed
+		w.state, w.seen = e.seed, time.Now()
 		w.publish("")
 	}
 	return e.seed != nil
@@ -117,7 +123,7 @@ func (w *writer) prepare(ctx context.Context) *batch {
 			break
 		}
 		if !looked && w.outdated(e, err) {
-			if err := w.look(ctx, err); err != nil {
+			if err := w.look(ctx, e, err); err != nil {
 				w.unreadOn(ctx, err)
 				return nil
 			}
@@ -134,10 +140,16 @@ func (w *writer) prepare(ctx context.Context) *batch {
 	return b
 }
 
+// unseen is after how long without a look at the store a run is looked at before
+// anything is appended: an append shows that the run's end is where it was, and
+// nothing of what stands before that.
+const unseen = 15 * time.Second
+
 // look reads on before an answer that what is not read yet might make another
 // one. Where the answer is a gap, the store's writer is asked first how far there
-// is to read: a producer would go on from where it is told.
-func (w *writer) look(ctx context.Context, answer error) error {
+// is to read: a producer would go on from where it is told. Who asks where the
+// run stands is told what every instance would tell, also of its beginning.
+func (w *writer) look(ctx context.Context, e *entry, answer error) error {
 	var gap *run.GapError
 	for attempt := 0; errors.As(answer, &gap); attempt++ {
 		_, err := w.config.Ledger.End(ctx, w.id)
@@ -148,6 +160,17 @@ func (w *writer) look(ctx context.Context, answer error) error {
 		if err := w.outlast(ctx, attempt, err); err != nil {
 			return err
 		}
+	}
+	if e.push == nil {
+		return w.wholly(ctx)
+	}
+	return w.readOn(ctx, nil)
+}
+
+// wholly looks at the run's beginning and at its end.
+func (w *writer) wholly(ctx context.Context) error {
+	if err := w.begins(ctx); err != nil {
+		return err
 	}
 	return w.readOn(ctx, nil)
 }
@@ -160,8 +183,8 @@ func (w *writer) unreadOn(ctx context.Context, err error) {
 		w.restart(back)
 		return
 	}
-	if errors.Is(err, ledger.ErrNotFound) || errors.Is(err, ledger.ErrErased) {
-		w.forget() // what is known of it is of a run that is gone
+	if errors.Is(err, ledger.ErrNotFound) || errors.Is(err, ledger.ErrErased) || unreadable(err) {
+		w.forget() // it is known of a run that is not there any more
 	}
 	w.refuse(ctx, err)
 }

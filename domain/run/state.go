@@ -135,6 +135,9 @@ func (s *State) Apply(e *Event) error {
 	return nil
 }
 
+// Ends reports whether e is the event that the state was last folded from.
+func (s *State) Ends(e *Event) bool { return e.Seq == s.LastSeq && e.ChainChecksum == s.chain }
+
 // advance notes what every event brings, whatever its type.
 func (s *State) advance(seq Seq, chain string, source *Source) {
 	s.LastSeq, s.chain = seq, chain
