@@ -8,6 +8,7 @@ import (
 // Codes of run.failed that are ours, not a runtime's. All are stable.
 const (
 	RuntimeLost     = "runtime_lost"     // its owner, or its producers, fell silent
+	StoreDiverged   = "store_diverged"   // the store was set back, and facts are gone
 	InstanceStopped = "instance_stopped" // its owner was told to stop
 	RunTimeout      = "run_timeout"      // it took longer than it may
 	RunSilent       = "run_silent"       // its runtime reported nothing for longer than it may

@@ -94,7 +94,10 @@ func broken(err error) error {
 	var ended *run.EndedError
 	var large *run.TooLargeError
 	var no *ledger.RefusedError
+	var back *ledger.SetBackError
 	switch {
+	case errors.As(err, &back):
+		return &limit{run.StoreDiverged, "the store was set back, and facts of the run are gone", true}
 	case errors.As(err, &fenced):
 		return agent.ErrTakenOver
 	case errors.As(err, &ended), erased(err):
