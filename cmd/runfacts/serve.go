@@ -262,6 +262,7 @@ func (c *serveCmd) serve(ctx context.Context, listener net.Listener, store *even
 		MaxRuns: c.MaxRuns, MaxQueue: c.MaxQueue, QueueTime: c.QueueTime,
 	})
 	m.Own(owner.Counts, leases.Holds)
+	m.Tend(store.Untended)
 	tails := tail.New(store, api.AppendFrame)
 	watch := &watch{store: store, metrics: m, log: log}
 	server, err := api.New(api.Config{

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -21,16 +22,20 @@ const (
 	beatType   = "instance.heartbeat"
 )
 
+// The streams of an instance have no dash in their names: a store's standard
+// projections link every event of a stream that has one a second time, for ever.
+
 // HeartbeatStream is where an instance's heartbeats are.
-func HeartbeatStream(instance string) string { return "runfacts_heartbeat-" + instance }
+func HeartbeatStream(instance string) string { return "runfacts_heartbeat_" + instance }
 
 // Mailbox is the stream where an instance is told what to do with its runs.
-func Mailbox(instance string) string { return "runfacts_commands-" + instance }
+func Mailbox(instance string) string { return "runfacts_commands_" + instance }
 
 const (
 	wholeEvery   = 20   // heartbeats; the ones between tell what changed
 	envelope     = 512  // bytes of a heartbeat beside the runs that it names
 	registryKept = 1000 // notes
+	beatsKept    = 1000 // notes, if they cannot be trimmed; far more than one whole heartbeat has
 	rejoinAfter  = 500  // notes behind one's own joining, before it is trimmed
 	leaveTime    = time.Second
 )
@@ -141,6 +146,9 @@ func (l *Leases) join(ctx context.Context) error {
 	if joined {
 		return nil
 	}
+	if !l.bounded {
+		l.bounded = l.bound(ctx)
+	}
 	seq, err := l.note(ctx, Registry, note(joinedType, member{l.config.Instance}))
 	if err != nil {
 		return fmt.Errorf("join: %w", err)
@@ -152,6 +160,19 @@ func (l *Leases) join(ctx context.Context) error {
 		_ = l.config.Side.Trim(ctx, Registry, seq-registryKept) // the next to join does it as well
 	}
 	return nil
+}
+
+// bound tells the streams how much they keep at most. It is false where that is
+// to be tried again; where it is refused they are trimmed, or grow.
+func (l *Leases) bound(ctx context.Context) bool {
+	for stream, most := range map[string]int{Registry: 2 * registryKept, HeartbeatStream(l.config.Instance): beatsKept} {
+		err := l.config.Side.Bound(ctx, stream, most)
+		var denied *ledger.DeniedError
+		if err != nil && !errors.As(err, &denied) {
+			return false
+		}
+	}
+	return true
 }
 
 // compose makes the next heartbeat, in parts that fit an append each. A whole one

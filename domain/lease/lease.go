@@ -11,7 +11,7 @@
 // started it, somebody knows of it.
 //
 // The streams: runfacts_instances tells who joined and who left;
-// runfacts_heartbeat-<instance> holds an instance's heartbeats.
+// runfacts_heartbeat_<instance> holds an instance's heartbeats.
 package lease
 
 import (
@@ -105,6 +105,7 @@ type Leases struct {
 	peers     map[string]*peer
 	known     bool // the registry was read
 	joined    bool
+	bounded   bool // the streams were told how much they keep, or may not be told; the beat's own
 	joinSeq   uint64
 	beats     uint64    // heartbeats composed
 	sent      time.Time // when the last acknowledged one was

@@ -30,6 +30,10 @@ type Side interface {
 	// over what was trimmed, and waits for a stream that does not exist.
 	Listen(ctx context.Context, stream string, after uint64, deliver func(Note) error) error
 
+	// Bound makes a stream keep its newest notes only, whatever else becomes of
+	// it. It is asked for by who writes the stream, before it does.
+	Bound(ctx context.Context, stream string, most int) error
+
 	// Trim drops the notes before seq first.
 	Trim(ctx context.Context, stream string, first uint64) error
 

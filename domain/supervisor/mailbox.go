@@ -47,9 +47,14 @@ func newCommand(id run.ID, reason string) ledger.Note {
 // trimEvery is after how many commands the older ones are dropped.
 const trimEvery = 100
 
+// mailKept is how many commands a mailbox keeps, if they cannot be trimmed: what
+// a dead owner has not done must still be there for its heir.
+const mailKept = 10_000
+
 // obey does what other instances ask of the runs that are owned here.
 func (s *Supervisor) obey(ctx context.Context) {
 	stream := lease.Mailbox(s.config.Instance)
+	_ = s.config.Side.Bound(ctx, stream, mailKept)                       // it only saves room
 	_ = s.config.Side.Listen(ctx, stream, 0, func(n ledger.Note) error { // ends with ctx
 		var c command
 		var g given

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/runfacts/runfacts/domain/ledger"
 )
 
@@ -57,6 +59,7 @@ const manyDenied = 3
 // gates keep us from asking again and again for what is refused. Safe for
 // concurrent use.
 type gates struct {
+	log  zerolog.Logger
 	busy atomic.Bool // something is shut, or was refused
 
 	mu   sync.Mutex
@@ -139,9 +142,12 @@ func (g *gates) note(r right, err error) error {
 	if g.busy.Load() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		delete(g.shut, "")
-		delete(g.shut, group)
-		delete(g.shut, stream)
+		for _, key := range []string{"", group, stream} {
+			if shut := g.shut[key]; shut != nil {
+				g.log.Info().Str("right", shut.name).Msg("the store grants it again")
+				delete(g.shut, key)
+			}
+		}
 		delete(g.row, group)
 		g.busy.Store(len(g.shut)+len(g.row) > 0)
 	}
@@ -161,6 +167,7 @@ func (g *gates) refuse(key, name string, whole bool, err error) error {
 		shut = &gate{name: name, whole: whole}
 		g.shut[key] = shut
 		shut.delay()
+		g.log.Warn().Err(err).Str("right", name).Msg("the store denies us a right; it is asked for again, ever less often")
 	}
 	if shut != nil {
 		shut.err = err

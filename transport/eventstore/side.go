@@ -112,10 +112,31 @@ func (s *Store) Listen(ctx context.Context, stream string, after uint64, deliver
 	return s.follow(ctx, stream, run.Seq(after), nil, look, func(one run.Stored) error { return deliver(noted(one)) })
 }
 
+// Bound implements ledger.Side.
+func (s *Store) Bound(ctx context.Context, stream string, most int) error {
+	s.bounds.Store(stream, most) // also where the store refuses: a later trim may be allowed
+	return s.tended(s.describe(ctx, stream, esdb.Any{}, map[string]any{"$maxCount": most}))
+}
+
 // Trim implements ledger.Side.
 func (s *Store) Trim(ctx context.Context, stream string, first uint64) error {
-	return s.describe(ctx, stream, esdb.Any{}, map[string]any{"$tb": first - 1})
+	document := map[string]any{"$tb": first - 1}
+	if most, ok := s.bounds.Load(stream); ok { // the document is replaced whole
+		document["$maxCount"] = most
+	}
+	return s.tended(s.describe(ctx, stream, esdb.Any{}, document))
 }
+
+// tended counts what was to keep a side stream small and was not done.
+func (s *Store) tended(err error) error {
+	if err != nil {
+		s.untended.Add(1)
+	}
+	return err
+}
+
+// Untended is how often a side stream could not be bounded, trimmed or dropped.
+func (s *Store) Untended() int { return int(s.untended.Load()) }
 
 // describe writes a stream's metadata.
 func (s *Store) describe(ctx context.Context, stream string, at esdb.ExpectedRevision, document map[string]any) error {
@@ -149,5 +170,5 @@ func (s *Store) Drop(ctx context.Context, stream string, last uint64) error {
 	case faultOf(err) == conflicted, faultOf(err) == deleted:
 		return &ledger.ConflictError{Expected: run.Seq(last), Current: currentOf(err)}
 	}
-	return &ledger.UnavailableError{Err: err}
+	return s.tended(&ledger.UnavailableError{Err: err})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -56,6 +57,9 @@ type Store struct {
 	subs    *pool
 	ends    ends
 	gates   gates
+	bounds  sync.Map // of side streams, by name: how many notes they keep
+
+	untended atomic.Int64 // what was to keep a side stream small and was refused
 
 	leads   atomic.Pointer[string] // the leader that a follower has named to us; nil: none has
 	bound   atomic.Int64           // bytes that one append may have
@@ -76,7 +80,7 @@ func Open(c Config) (*Store, error) {
 	}
 	s := &Store{
 		config: c, log: c.Log, target: at, reading: make(chan struct{}, maxReads),
-		ends: ends{known: make(map[string]run.Seq)}, gates: gates{shut: make(map[string]*gate)},
+		ends: ends{known: make(map[string]run.Seq)}, gates: gates{log: c.Log, shut: make(map[string]*gate)},
 	}
 	s.bound.Store(int64(c.MaxAppend))
 	s.appends = newConn(s.dialer(true), s.doubt, false)

@@ -176,6 +176,13 @@ func (m *Metrics) BlobDamaged() { m.BlobFailed(damaged) }
 // Died counts an instance that was found dead.
 func (m *Metrics) Died() { m.deaths.Inc() }
 
+// Tend shows how often a side stream could not be kept small.
+func (m *Metrics) Tend(refused func() int) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "runfacts_side_refused_total", Help: "Bounds, trims and drops of side streams that the store did not do.",
+	}, func() float64 { return float64(refused()) }))
+}
+
 // Own shows how many runs this instance drives, lets wait and answers for.
 func (m *Metrics) Own(counts func() (driven, waiting int), watched func() int) {
 	gauge := func(name, help string, f func() int) {

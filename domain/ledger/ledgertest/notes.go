@@ -20,6 +20,7 @@ type Notes struct {
 type noteStream struct {
 	notes []ledger.Note // those that are left
 	last  uint64
+	most  int // 0: any number
 }
 
 // NewNotes returns empty side streams.
@@ -94,6 +95,7 @@ func (l *Line) Note(_ context.Context, stream string, notes ...ledger.Note) (uin
 		n.Seq = s.last
 		s.notes = append(s.notes, n)
 	}
+	s.cut()
 	l.notes.wake()
 	return s.last, nil
 }
@@ -146,6 +148,25 @@ func (l *Line) Listen(ctx context.Context, stream string, after uint64, deliver 
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+// Bound implements ledger.Side.
+func (l *Line) Bound(_ context.Context, stream string, most int) error {
+	l.notes.mu.Lock()
+	defer l.notes.mu.Unlock()
+	if err := l.reach(); err != nil {
+		return err
+	}
+	s := l.notes.stream(stream)
+	s.most = most
+	s.cut()
+	return nil
+}
+
+func (s *noteStream) cut() {
+	if n := len(s.notes); s.most > 0 && n > s.most {
+		s.notes = s.notes[n-s.most:]
 	}
 }
 

@@ -114,6 +114,23 @@ func RunSide(t *testing.T, side ledger.Side, prefix string) {
 			t.Errorf("%q", got)
 		}
 	})
+	t.Run("a bounded stream keeps the newest, trimmed or not", func(t *testing.T) {
+		stream := prefix + "_bound"
+		if err := side.Bound(ctx, stream, 3); err != nil {
+			t.Fatal(err)
+		}
+		write(t, stream, "a", "b", "c", "d", "e")
+		if got := read(t, stream, 0); got != `3:"c" 4:"d" 5:"e" ` {
+			t.Errorf("%q", got)
+		}
+		if err := side.Trim(ctx, stream, 5); err != nil {
+			t.Fatal(err)
+		}
+		write(t, stream, "f", "g", "h")
+		if got := read(t, stream, 0); got != `6:"f" 7:"g" 8:"h" ` {
+			t.Errorf("behind a trim: %q", got)
+		}
+	})
 	t.Run("a stream is dropped at its end only, and may begin again", func(t *testing.T) {
 		stream := prefix + "_drop"
 		write(t, stream, "a", "b")
