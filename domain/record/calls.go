@@ -303,6 +303,7 @@ func (r *Runs) Artifact(ctx context.Context, id run.ID, artifact string) (run.Ar
 // Erase tombstones an ended run, whether it can be read or not. Errors: as for
 // Summary otherwise, *NotEndedError, *ledger.UnknownError once ctx has ended.
 func (r *Runs) Erase(ctx context.Context, id run.ID) error {
+	asked := false
 	for attempt := 0; ; attempt++ {
 		last, ended, err := r.end(ctx, id)
 		switch {
@@ -310,11 +311,22 @@ func (r *Runs) Erase(ctx context.Context, id run.ID) error {
 			return nil // by the try whose answer was lost
 		case err != nil:
 			return err
+		case !ended && !asked:
+			// Another instance may have ended it, with nothing to be read of that yet.
+			asked = true
+			if _, err := r.config.Ledger.End(ctx, id); err != nil {
+				return err
+			}
+			continue
 		case !ended:
 			return &NotEndedError{id}
 		}
 		err = r.config.Ledger.Erase(ctx, id, last)
 		var unknown *ledger.UnknownError
+		var moved *ledger.ConflictError
+		if errors.As(err, &moved) && moved.Current > last { // somebody else's events stand behind the end
+			err = r.config.Ledger.Erase(ctx, id, moved.Current)
+		}
 		if err == nil {
 			r.mu.Lock()
 			defer r.mu.Unlock()

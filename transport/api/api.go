@@ -57,6 +57,7 @@ type Readiness struct {
 // Server answers HTTP requests. Safe for concurrent use.
 type Server struct {
 	config Config
+	reader ledger.Reader // the config's, for as long as a request waits
 	echo   *echo.Echo
 	paces  paces
 
@@ -72,7 +73,7 @@ func New(c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, echo: echo.New(), paces: usual}
+	s := &Server{config: c, reader: patient{c.Reader}, echo: echo.New(), paces: usual}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	e := s.echo
 	e.HideBanner, e.HidePort = true, true

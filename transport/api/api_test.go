@@ -205,7 +205,7 @@ func TestEveryErrorIsAProblem(t *testing.T) {
 		{"POST", ended + "/cancel", "", "", 409, "run_terminal"},
 		{"GET", path + "/events?view=secret", "", "", 422, "invalid_request"},
 		{"GET", path + "/events?after_seq=", "", "", 422, "invalid_cursor"},
-		{"GET", path + "/events?after_seq=2", "", "", 422, "invalid_cursor"},
+		{"GET", path + "/events?after_seq=2", "", "", 422, "cursor_diverged"},
 	} {
 		headers := []string{"Content-Type", c.contentType}
 		if c.contentType == "" {

@@ -62,6 +62,9 @@ func (s *Server) events(c echo.Context) error {
 	defer cancel()
 	last, err := s.judge(ctx, id, after)
 	var away *ledger.UnavailableError
+	if !paged {
+		err = unviewable(err)
+	}
 	switch {
 	case errors.As(err, &away) && !paged:
 		return s.comeBack(c)
@@ -73,6 +76,16 @@ func (s *Server) events(c echo.Context) error {
 		return c.NoContent(http.StatusNoContent)
 	}
 	return s.stream(c, after, v, &last)
+}
+
+// unviewable turns what a viewer cannot get past into an answer that ends an
+// EventSource: it would come back for ever on a 500 as a clean end does.
+func unviewable(err error) error {
+	if p := problemOf(err); err != nil && p.Code == "run_corrupt" {
+		p.Status = http.StatusUnprocessableEntity
+		return p
+	}
+	return err
 }
 
 // cursor returns the largest of the places where a client may say what it has
@@ -110,9 +123,9 @@ func parseCursor(text string) (run.Seq, error) {
 // beyond. What is unknown or beyond is looked at again for a moment.
 func (s *Server) judge(ctx context.Context, id run.ID, after run.Seq) (run.Event, error) {
 	for end := time.Now().Add(lookAgain); ; {
-		last, err := s.config.Reader.Last(ctx, id)
+		last, err := s.reader.Last(ctx, id)
 		if err == nil && after > last.Seq {
-			err = (&problem{http.StatusUnprocessableEntity, "invalid_cursor", "the cursor is beyond the run's last event", nil}).
+			err = (&problem{http.StatusUnprocessableEntity, "cursor_diverged", "the cursor is beyond the run's last event: what it has seen is not in the store", nil}).
 				with("last_seq", last.Seq)
 		} else if err == nil || !errors.Is(err, ledger.ErrNotFound) {
 			return last, err
@@ -179,7 +192,7 @@ func (s *Server) page(c echo.Context, id run.ID, after run.Seq, v *view.View, la
 	if after < last.Seq {
 		ctx, cancel := s.patience(c)
 		defer cancel()
-		events, err := s.config.Reader.Read(ctx, id, after, ledger.Page{Events: limit, Bytes: maxPage})
+		events, err := s.reader.Read(ctx, id, after, ledger.Page{Events: limit, Bytes: maxPage})
 		if err != nil {
 			return err
 		}
@@ -220,7 +233,7 @@ func (s *Server) stream(c echo.Context, after run.Seq, v *view.View, last *run.E
 	// What shows at the start can still be an error status.
 	batch, more, err := viewer.Next(ctx)
 	if err != nil {
-		return err
+		return unviewable(err)
 	}
 	out, err := s.open(c, time.Second, 2*time.Second)
 	if err != nil || c.Request().Method == http.MethodHead {

@@ -65,6 +65,8 @@ func problemOf(err error) *problem {
 		moved      *run.FencedError
 		calls      *run.TooManyCallsError
 		corrupt    *ledger.CorruptError
+		torn       *run.BrokenChainError
+		back       *ledger.SetBackError
 		large      *run.TooLargeError
 		refused    *ledger.RefusedError
 		unknown    *ledger.UnknownError
@@ -129,7 +131,13 @@ func problemOf(err error) *problem {
 	case errors.As(err, &calls):
 		return (&problem{409, "too_many_calls", calls.Error(), nil}).with("open_calls", calls.Open)
 	case errors.As(err, &corrupt):
-		return (&problem{500, "run_corrupt", "an event of the run is damaged where it is stored, or was not written by Runfacts", nil}).with("seq", corrupt.Seq)
+		return (&problem{500, "run_corrupt", "an event of the run is damaged where it is stored, or was not written by Runfacts", nil}).
+			with("run_id", corrupt.Run).with("seq", corrupt.Seq)
+	case errors.As(err, &torn):
+		return (&problem{500, "run_corrupt", "an event of the run does not follow the one before it", nil}).
+			with("run_id", torn.Run).with("seq", torn.Seq)
+	case errors.As(err, &back):
+		return (&problem{422, "cursor_diverged", "the store was set back: it ends before what it had shown", nil}).with("last_seq", back.Ends)
 	case errors.As(err, &large):
 		return &problem{413, "event_too_large", large.Error(), nil}
 	case errors.As(err, &refused) && refused.TooLarge:

@@ -38,6 +38,9 @@ func (s *Store) Read(ctx context.Context, id run.ID, after run.Seq, limit ledger
 		if events[i], err = decode(id, one); err != nil {
 			return events[:i], err
 		}
+		if run.Terminal(one.Type) { // what stands behind the end is nobody's
+			return events[:i+1], nil
+		}
 	}
 	return events, nil
 }
@@ -53,10 +56,9 @@ func full(page []run.Stored, limit ledger.Page) bool {
 
 // Last implements ledger.Reader.
 func (s *Store) Last(ctx context.Context, id run.ID) (run.Event, error) {
+	backwards := esdb.ReadStreamOptions{Direction: esdb.Backwards, From: esdb.End{}, RequiresLeader: true}
 	stored, err := s.settled(ctx, id, 0, func() ([]run.Stored, bool, error) {
-		page, err := s.read(ctx, id.Stream(), esdb.ReadStreamOptions{
-			Direction: esdb.Backwards, From: esdb.End{}, RequiresLeader: true,
-		}, ledger.Page{Events: 1, Bytes: 1})
+		page, err := s.read(ctx, id.Stream(), backwards, ledger.Page{Events: 1, Bytes: 1})
 		return page, false, readError(err)
 	})
 	if errors.Is(err, errEmpty) || err == nil && len(stored) == 0 {
@@ -65,8 +67,29 @@ func (s *Store) Last(ctx context.Context, id run.ID) (run.Event, error) {
 	if err != nil {
 		return run.Event{}, err
 	}
-	return decode(id, stored[0])
+	last, err := decode(id, stored[0])
+	if err == nil {
+		return last, nil
+	}
+	// Somebody else's. If it stands behind the run's end, that is the last event.
+	backwards.From = esdb.Revision(uint64(stored[0].Seq) - 1)
+	before, away := s.read(ctx, id.Stream(), backwards, ledger.Page{Events: strangers, Bytes: maxNotes})
+	if away != nil {
+		return run.Event{}, readError(away)
+	}
+	for i := range before {
+		if end, notOurs := decode(id, before[i]); notOurs == nil {
+			if run.Terminal(end.Type) {
+				return end, nil
+			}
+			break
+		}
+	}
+	return run.Event{}, err
 }
+
+// strangers is how many events of somebody else are looked past for a run's end.
+const strangers = 32
 
 // read collects a page whole and closes its stream.
 func (s *Store) read(ctx context.Context, stream string, options esdb.ReadStreamOptions, limit ledger.Page) ([]run.Stored, error) {
