@@ -597,3 +597,10 @@ func TestAnswersFromOutside(t *testing.T) {
 		t.Errorf("%d %s", a.status, a.text)
 	}
 }
+
+// Who answers a run that was taken over meanwhile is told to ask again.
+func TestAFencedAnswerIsAConflict(t *testing.T) {
+	if p := problemOf(&run.FencedError{Run: "r", Epoch: 2}); p.Status != http.StatusConflict || p.Code != "run_taken_over" {
+		t.Errorf("%+v", p)
+	}
+}
