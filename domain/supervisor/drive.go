@@ -81,19 +81,20 @@ func (s *Supervisor) queue(hard context.Context, r *owned) bool {
 	r.placed = true
 	ctx, cancel := context.WithCancel(hard)
 	defer cancel()
-	recorded := make(chan error, 1)
+	var err error
+	recorded := make(chan struct{})
 	go func() { // ends with ctx at the latest
-		_, err := s.config.Runs.Dequeue(ctx, r.id, r.summary.Epoch, time.Since(r.since))
-		recorded <- err
+		defer close(recorded)
+		_, err = s.config.Runs.Dequeue(ctx, r.id, r.summary.Epoch, time.Since(r.since))
 	}()
 	select {
-	case err := <-recorded:
-		if err != nil && hard.Err() == nil {
-			r.end(broken(err))
-		}
+	case <-recorded:
 	case <-r.ending:
 		cancel()
 		<-recorded
+	}
+	if err != nil && hard.Err() == nil {
+		r.end(broken(err)) // unless it is to end already
 	}
 	return true
 }
