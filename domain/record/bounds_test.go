@@ -292,3 +292,53 @@ func TestEvidenceIsNotTrueForEver(t *testing.T) {
 		}
 	})
 }
+
+// ears is a Watcher that counts what it is told without an event.
+type ears struct {
+	noWatch
+	heard atomic.Int64
+}
+
+func (e *ears) Heard(_ run.ID, _ run.Seq, stored bool) {
+	if !stored {
+		e.heard.Add(1)
+	}
+}
+
+// Producers whose events the store does not take are alive all the same.
+func TestWhoIsRefusedWasHeard(t *testing.T) {
+	for name, trouble := range map[string]func(*ledgertest.Memory){
+		"refused": func(m *ledgertest.Memory) { m.Fail(ledgertest.Forbidden) },
+		"away":    func(m *ledgertest.Memory) { m.Away(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mem, watcher := ledgertest.NewMemory(t), &ears{}
+				runs := record.NewRuns(record.Config{Ledger: mem, MaxAppend: 100_000, Now: time.Now, Nonce: func() string { return "n" },
+					Watcher: watcher, Observer: &counts{outcomes: make(map[record.Outcome]int), ended: make(map[run.Status]int)}})
+				ctx, cancel := context.WithCancel(context.Background())
+				finished := make(chan error, 1)
+				go func() { finished <- runs.Run(ctx) }()
+				h := &house{runs, mem, nil}
+				id := h.start(t)
+				if _, err := h.Summary(within(t), id, ""); err != nil {
+					t.Fatal(err)
+				}
+				trouble(mem)
+				recorder, free := h.Use(id)
+				p := recorder.Push(run.Origin{})
+				over, stop := context.WithTimeout(context.Background(), 5*time.Second)
+				defer stop()
+				_ = p.Send(over, 1, delta(1, "x"))
+				if _, err := p.Wait(over); err == nil || watcher.heard.Load() == 0 {
+					t.Errorf("%v, heard %d times", err, watcher.heard.Load())
+				}
+				free()
+				cancel()
+				if err := <-finished; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
