@@ -34,8 +34,9 @@ type Task struct {
 	// Only a Rejoiner gets such a task.
 	Rejoin *Rejoin
 
-	// Answer waits until an external call's answer is committed, under the
-	// call's canonical id. Errors: ctx's. Safe for concurrent use.
+	// Answer waits until the newest external call that the runtime reported under
+	// that id is answered, and returns the answer whole. Errors: ctx's; a *Failure
+	// where the answer is not kept any more. Safe for concurrent use.
 	Answer func(ctx context.Context, toolCallID string) (Answer, error)
 }
 

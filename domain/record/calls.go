@@ -213,6 +213,19 @@ func brief(e *entry) *entry {
 	return e
 }
 
+// ExternalCall returns the canonical id of the newest external call that the run's
+// runtime names call; its own name where there is none. Errors as for Summary.
+func (r *Runs) ExternalCall(ctx context.Context, id run.ID, call string) (string, error) {
+	_, canonical, err := consult(ctx, r, id, func(s *run.State) (run.Decision, string, error) {
+		canonical, ok := s.ExternalCall(call)
+		if !ok {
+			canonical = call
+		}
+		return run.Decision{}, canonical, nil
+	})
+	return canonical, err
+}
+
 // Lose ends the run as lost, if it still ends where its observer saw it end
 // (e.LastSeq): otherwise somebody lives who writes it, and the answer is a
 // *ledger.ConflictError. One that cannot be read is ended as that, if it is still

@@ -27,6 +27,17 @@ func (e *AnsweredError) Error() string {
 	return fmt.Sprintf("run %s: call %q has another answer already", e.Run, e.ToolCallID)
 }
 
+// ExternalCall returns the canonical id of the newest external call that a runtime
+// names id; false: it has named none so.
+func (s *State) ExternalCall(id string) (canonical string, ok bool) {
+	for _, one := range s.calls.each(id) {
+		if one.external {
+			canonical, ok = one.id, true
+		}
+	}
+	return canonical, ok
+}
+
 // Answer returns the fact that somebody outside answered an external call, or
 // none where that very answer is recorded. limit is as for Decide.
 // Errors: *NoCallError, *AnsweredError, *EndedError, *TooLargeError.

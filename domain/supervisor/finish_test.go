@@ -326,3 +326,41 @@ func TestACancelWhileStopping(t *testing.T) {
 		b.end()
 	})
 }
+
+// Models reuse ids: the second question of a name has its own answer.
+func TestAQuestionOfTheSameNameIsAnother(t *testing.T) {
+	here(t, func(w *world) {
+		a := w.rejoins("a")
+		defer a.end()
+		a.start("run_1")
+		ctx, stop := patience()
+		defer stop()
+		for n, canonical := range []string{"q", "q~2"} {
+			args, _ := json.Marshal(map[string]int{"n": n})
+			a.runtime.events <- agent.Event{Type: agent.ToolCall, ToolName: "ask", ToolCallID: "q", ToolArgs: args, External: true}
+			synctest.Wait()
+			got := make(chan agent.Answer, 1)
+			go func() {
+				answer, err := a.task.Answer(ctx, "q")
+				if err != nil {
+					t.Error(err)
+				}
+				got <- answer
+			}()
+			synctest.Wait()
+			if len(got) > 0 {
+				t.Errorf("question %d has the answer to another", n)
+			}
+			if s, err := a.Answer(ctx, "run_1", agent.Answer{ToolCallID: canonical, Result: args}); err != nil || s.Status != run.Running {
+				t.Fatalf("%+v, %v", s, err)
+			}
+			if answer := <-got; string(answer.Result) != string(args) {
+				t.Errorf("question %d: %s", n, answer.Result)
+			}
+		}
+		time.Sleep(2 * time.Minute) // nothing waits any more, and the runtime is silent
+		if story := w.story("run_1"); !strings.Contains(story, run.RunSilent) {
+			t.Errorf("%s", story)
+		}
+	})
+}

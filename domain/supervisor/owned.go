@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"sync"
@@ -42,7 +43,9 @@ type owned struct {
 func (s *Supervisor) newOwned(id run.ID, a Agent, input json.RawMessage) *owned {
 	r := &owned{id: id, agent: a, input: input, since: time.Now(), started: make(chan struct{}), done: make(chan struct{}), ending: make(chan struct{})}
 	r.clock = newClock(a.Limits)
-	r.questions = newQuestions(r.clock, s.config.Blobs)
+	r.questions = newQuestions(r.clock, s.config.Blobs, func(ctx context.Context, call string) (string, error) {
+		return s.config.Runs.ExternalCall(ctx, id, call)
+	})
 	r.finish = sync.OnceFunc(func() { close(r.done) })
 	return r
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,17 +19,18 @@ import (
 type questions struct {
 	clock *clock
 	blobs blob.Store
+	named func(ctx context.Context, call string) (canonical string, err error)
 
 	mu      sync.Mutex
-	open    map[string]bool
+	open    map[string]bool          // by canonical id, or by the runtime's own where that is not known yet
 	answers map[string]agent.Answer  // committed
 	giving  map[string]chan struct{} // answers that are being committed; closed when that is over
 	changed chan struct{}            // closed and replaced when an answer comes
 }
 
-func newQuestions(c *clock, blobs blob.Store) *questions {
+func newQuestions(c *clock, blobs blob.Store, named func(context.Context, string) (string, error)) *questions {
 	return &questions{
-		clock: c, blobs: blobs, open: make(map[string]bool), answers: make(map[string]agent.Answer),
+		clock: c, blobs: blobs, named: named, open: make(map[string]bool), answers: make(map[string]agent.Answer),
 		giving: make(map[string]chan struct{}), changed: make(chan struct{}),
 	}
 }
@@ -38,7 +40,10 @@ func newQuestions(c *clock, blobs blob.Store) *questions {
 func (q *questions) follow(e *agent.Event) {
 	switch {
 	case e.Type == agent.ToolCall && e.External:
-		q.ask(e.ToolCallID)
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.open[e.ToolCallID] = true // it may be another one of that name
+		q.clock.wait(true)
 	case e.Type == agent.ToolResult:
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -47,8 +52,8 @@ func (q *questions) follow(e *agent.Event) {
 	}
 }
 
-// ask notes that a call was or will be told, which may have its answer already:
-// an heir reads of both in any order.
+// ask notes that a call is recorded, which may have its answer already: an heir
+// reads of both in any order.
 func (q *questions) ask(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -63,6 +68,9 @@ func (q *questions) deliver(a agent.Answer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.open, a.ToolCallID)
+	if i := strings.LastIndexByte(a.ToolCallID, '~'); i > 0 { // the runtime's own name, where the call was not asked for yet
+		delete(q.open, a.ToolCallID[:i])
+	}
 	q.answers[a.ToolCallID] = a
 	q.clock.wait(len(q.open) > 0)
 	close(q.changed)
@@ -88,8 +96,17 @@ func (q *questions) give(id string) (giving chan struct{}, over func(), mine boo
 	}, true
 }
 
-// answer implements agent.Task.Answer: it waits for an answer and returns it whole.
+// answer implements agent.Task.Answer: it waits for the answer to the newest call of
+// that name and returns it whole.
 func (q *questions) answer(ctx context.Context, id string) (agent.Answer, error) {
+	canonical, err := q.named(ctx, id)
+	switch {
+	case ctx.Err() != nil:
+		return agent.Answer{}, ctx.Err()
+	case err == nil:
+		q.name(id, canonical)
+		id = canonical
+	}
 	for {
 		q.mu.Lock()
 		a, ok := q.answers[id]
@@ -104,6 +121,17 @@ func (q *questions) answer(ctx context.Context, id string) (agent.Answer, error)
 			return agent.Answer{}, ctx.Err()
 		}
 	}
+}
+
+// name notes by which canonical id a call goes.
+func (q *questions) name(id, canonical string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.open, id)
+	if _, answered := q.answers[canonical]; !answered {
+		q.open[canonical] = true
+	}
+	q.clock.wait(len(q.open) > 0)
 }
 
 // blobPause is how long a blob store that fails is left alone.
