@@ -41,7 +41,7 @@ func (s shelf) Open(context.Context, string) (io.ReadSeekCloser, error) {
 // A runtime never gets what is not what was answered.
 func TestADamagedAnswerIsNotHandedOver(t *testing.T) {
 	for content, right := range map[string]bool{`{"a":1}`: true, `{"a":2}`: false, `{"a":`: false, ``: false, `{"a":1} `: false} {
-		q := newQuestions(newClock(Limits{}), shelf{content: []byte(content)})
+		q := newQuestions(newClock(Limits{}), shelf{content: []byte(content)}, nil)
 		got, err := q.whole(t.Context(), agent.Answer{ToolCallID: "c", Full: &agent.Full{Checksum: run.Checksum([]byte(`{"a":1}`)), Size: 7, MediaType: "application/json"}})
 		var failure *agent.Failure
 		if right && (err != nil || string(got.Result) != content) || !right && !errors.As(err, &failure) {
