@@ -158,6 +158,7 @@ func (s *stage) append(server any, call grpc.ServerStream, handler grpc.StreamHa
 		}
 		select {
 		case <-ctx.Done():
+			return rpcstatus.FromContextError(ctx.Err()).Err() // its deadline may pass here before it does there
 		case <-s.node.stopping:
 		}
 		return handlerThrew()
